@@ -1,1 +1,28 @@
-//! Placeholder.
+//! Nouns and rules of Toolhost: ids, state machines, events, policy evaluation, error codes and limits.
+//!
+//! This room knows no I/O, no async runtime, no HTTP and no SQL; every other room may use it.
+
+pub mod access;
+pub mod call;
+pub mod dispatch;
+pub mod error;
+pub mod event;
+pub mod id;
+pub mod limits;
+pub mod policy;
+pub mod session;
+pub mod shell;
+pub mod text;
+
+pub use access::{OperatorContext, Principal, Scope, TenantContext, TenantStatus};
+pub use call::{
+    Call, CallEnded, CallError, CallResult, CallStatus, CallUsage, ContentBlock, Effect, EndReason,
+    QueuePlace, Truncation,
+};
+pub use error::Code;
+pub use event::{Event, EventBody, StreamName};
+pub use id::{
+    ArtifactId, CallId, HostId, KeyId, RequestId, SandboxId, SessionId, ShellId, TenantId, WorkerId,
+};
+pub use session::{NetworkMode, Resources, Session, SessionEnd, SessionEndReason, SessionStatus, SizeClass};
+pub use shell::{Shell, ShellStatus};

@@ -1,0 +1,199 @@
+//! Who asks: scopes, principals, and the tenant context that every query of tenant data takes.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::Policy;
+use crate::{KeyId, TenantId};
+
+macro_rules! scopes {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
+        /// What a credential may do. Every route declares the one it needs; nothing is allowed by default.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Scope {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)*
+        }
+
+        impl Scope {
+            /// Every scope.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The scope's name on the wire.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+        }
+    };
+}
+
+scopes! {
+    /// See sessions.
+    SessionsRead = "sessions:read";
+    /// Create, change and end sessions.
+    SessionsWrite = "sessions:write";
+    /// See calls, their events and their output.
+    CallsRead = "calls:read";
+    /// Submit and cancel calls.
+    CallsWrite = "calls:write";
+    /// See the catalogue.
+    ToolsRead = "tools:read";
+    /// See the tenant's policy and explain it.
+    PoliciesRead = "policies:read";
+    /// See the audit trail.
+    AuditRead = "audit:read";
+    /// See and make the tenant's own API keys.
+    KeysWrite = "keys:write";
+    /// Everything above tenants: tenants, their keys and policies, hosts. Never given to a tenant's key.
+    Operator = "operator";
+}
+
+impl Scope {
+    /// What a tenant's key has when its creator does not say: everything but [`Scope::Operator`].
+    #[must_use]
+    pub fn tenant_default() -> Vec<Self> {
+        Self::ALL.iter().copied().filter(|scope| *scope != Self::Operator).collect()
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Scope {
+    type Err = UnknownScope;
+
+    fn from_str(text: &str) -> Result<Self, UnknownScope> {
+        Self::ALL.iter().copied().find(|scope| scope.as_str() == text).ok_or(UnknownScope)
+    }
+}
+
+/// A text that is no scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown scope")]
+pub struct UnknownScope;
+
+/// Whether a tenant may use the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TenantStatus {
+    /// It may.
+    Active,
+    /// It may not; what runs is ended.
+    Suspended,
+}
+
+impl TenantStatus {
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Suspended => "suspended",
+        }
+    }
+}
+
+/// Who did something, for the audit trail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    /// The API key; `None` for the service itself and the command line.
+    pub key_id: Option<KeyId>,
+    /// A name for people: the key's name, `system`, or `cli`.
+    pub name: String,
+    /// The address that the request came from.
+    pub address: Option<IpAddr>,
+}
+
+impl Principal {
+    /// The service itself.
+    #[must_use]
+    pub fn system() -> Self {
+        Self { key_id: None, name: "system".to_owned(), address: None }
+    }
+
+    /// An operator at the command line.
+    #[must_use]
+    pub fn command_line() -> Self {
+        Self { key_id: None, name: "cli".to_owned(), address: None }
+    }
+}
+
+/// The proof that a request acts for one tenant. Every query of tenant data takes one, so that a query without
+/// it does not compile; row-level security stands behind it.
+#[derive(Debug, Clone)]
+pub struct TenantContext {
+    tenant_id: TenantId,
+    principal: Principal,
+    scopes: Vec<Scope>,
+    policies: Vec<Policy>,
+}
+
+impl TenantContext {
+    /// Made where a credential has just been verified (or by the service for its own work), and nowhere else.
+    /// `policies` are those of tenant and key, outermost first.
+    #[must_use]
+    pub fn verified(
+        tenant_id: TenantId,
+        principal: Principal,
+        scopes: Vec<Scope>,
+        policies: Vec<Policy>,
+    ) -> Self {
+        Self { tenant_id, principal, scopes, policies }
+    }
+
+    /// The tenant.
+    #[must_use]
+    pub fn tenant_id(&self) -> TenantId {
+        self.tenant_id
+    }
+
+    /// Who acts.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// Policies of tenant and key, outermost first.
+    #[must_use]
+    pub fn policies(&self) -> &[Policy] {
+        &self.policies
+    }
+
+    /// The credential's scopes.
+    #[must_use]
+    pub fn scopes(&self) -> &[Scope] {
+        &self.scopes
+    }
+
+    /// Whether the credential has a scope.
+    #[must_use]
+    pub fn has(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope)
+    }
+}
+
+/// The proof that a request acts above tenants.
+#[derive(Debug, Clone)]
+pub struct OperatorContext {
+    principal: Principal,
+}
+
+impl OperatorContext {
+    /// Made where an operator's credential has just been verified, or for the command line.
+    #[must_use]
+    pub fn verified(principal: Principal) -> Self {
+        Self { principal }
+    }
+
+    /// Who acts.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+}

@@ -1,0 +1,94 @@
+//! Every fixed limit of Toolhost, named once and with its reason. Limits that an operator or a tenant may set
+//! are in the configuration and in [`crate::policy`]; these bound what they may be set to, or are not theirs.
+
+/// Largest request body, in bytes. Room for a file written through `write_file`, not for uploads.
+pub const REQUEST_BODY_BYTES: usize = 8 * 1024 * 1024;
+/// Deepest nesting of JSON that is accepted. Deeper documents only serve to exhaust stacks.
+pub const JSON_DEPTH: usize = 64;
+/// Most values in one JSON document, counted with its keys. Bounds the memory that a small body may unfold to.
+pub const JSON_NODES: usize = 200_000;
+/// Longest `Idempotency-Key`, in bytes.
+pub const IDEMPOTENCY_KEY_BYTES: usize = 255;
+/// Hours that an idempotency key is remembered.
+pub const IDEMPOTENCY_KEEP_HOURS: u32 = 24;
+/// Most pairs in `metadata`.
+pub const METADATA_PAIRS: usize = 16;
+/// Longest key of `metadata`, in characters.
+pub const METADATA_KEY_CHARS: usize = 64;
+/// Longest value of `metadata`, in characters.
+pub const METADATA_VALUE_CHARS: usize = 512;
+/// Longest `description` of a call, in characters.
+pub const DESCRIPTION_CHARS: usize = 200;
+/// Most environment variables of a session or a command.
+pub const ENV_PAIRS: usize = 128;
+/// Longest environment variable with its name, in bytes (the kernel itself refuses 128 KiB).
+pub const ENV_BYTES: usize = 32 * 1024;
+/// Most calls in one batch.
+pub const BATCH_CALLS: usize = 100;
+/// Most items in one page of a list.
+pub const PAGE_ITEMS: u32 = 100;
+/// Items in a page when the caller does not say.
+pub const PAGE_ITEMS_DEFAULT: u32 = 20;
+/// Longest that one HTTP request waits for a call's end, in milliseconds.
+pub const WAIT_MS: u64 = 60_000;
+/// A call's timeout when the tool does not say, in milliseconds.
+pub const TIMEOUT_MS_DEFAULT: u64 = 120_000;
+/// Largest timeout of a call, in milliseconds.
+pub const TIMEOUT_MS: u64 = 600_000;
+/// Time between SIGTERM and SIGKILL, in milliseconds.
+pub const KILL_GRACE_MS: u64 = 200;
+/// Output of one call that is kept in the log, in bytes; what lies beyond is dropped in the middle and counted.
+pub const OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
+/// The part of [`OUTPUT_BYTES`] that is kept from the end. Half of the window between worker and agent, so that
+/// what is not yet durable can still be sent again by the agent.
+pub const OUTPUT_TAIL_BYTES: u64 = 128 * 1024;
+/// Largest output event, in bytes.
+pub const OUTPUT_EVENT_BYTES: usize = 64 * 1024;
+/// How long output is gathered into one event after the first, in milliseconds.
+pub const OUTPUT_GATHER_MS: u64 = 5;
+/// Text for a model when the caller gives no budget, in bytes.
+pub const OUTPUT_BUDGET_BYTES_DEFAULT: u64 = 30_000;
+/// Largest budget of text for a model, in bytes.
+pub const OUTPUT_BUDGET_BYTES: u64 = 1_000_000;
+/// Calls of one session that run at the same time when policy does not say.
+pub const SESSION_RUNNING_CALLS: u32 = 4;
+/// Shells that may run in one session.
+pub const SESSION_SHELLS: u32 = 16;
+/// Deepest nesting of calls inside calls.
+pub const CALL_DEPTH: u32 = 8;
+/// Attempts of one call before it is quarantined as failed: a call that takes its worker down twice.
+pub const CALL_ATTEMPTS: u32 = 3;
+/// Idle time of a session when the caller does not say, in seconds.
+pub const IDLE_TIMEOUT_S_DEFAULT: u32 = 900;
+/// Lifetime of a session when the caller does not say, in seconds.
+pub const LIFETIME_S_DEFAULT: u32 = 86_400;
+/// Longest lifetime of a session, in seconds (a week).
+pub const LIFETIME_S: u32 = 7 * 86_400;
+/// How often a worker renews its lease, in milliseconds.
+pub const LEASE_RENEW_MS: u64 = 1_500;
+/// How long a lease lives, in milliseconds. Its holder stops acting at half of it without a renewal.
+pub const LEASE_TTL_MS: u64 = 6_000;
+/// Silence of all workers of a host after which its sessions end, in seconds.
+pub const HOST_LOST_S: u64 = 60;
+/// How often everyone polls for what a hint should have told, in milliseconds.
+pub const POLL_MS: u64 = 1_000;
+/// Comment heartbeat of an event stream, in seconds.
+pub const SSE_HEARTBEAT_S: u64 = 10;
+/// Bookmark of an event stream, in seconds.
+pub const SSE_BOOKMARK_S: u64 = 30;
+/// Bytes of events that wait for one slow reader before it is switched to reading the table.
+pub const SSE_BUFFER_BYTES: usize = 256 * 1024;
+/// Time without progress after which a slow reader is closed, in seconds.
+pub const SSE_STALL_S: u64 = 30;
+/// Open event streams of one tenant.
+pub const SSE_STREAMS_PER_TENANT: u32 = 1_000;
+/// Open event streams of one process.
+pub const SSE_STREAMS: u32 = 10_000;
+/// Life of a signed stream URL when the caller does not say, in seconds.
+pub const STREAM_URL_S_DEFAULT: u32 = 300;
+/// Longest life of a signed stream URL, in seconds.
+pub const STREAM_URL_S: u32 = 3_600;
+/// Largest file that a file tool reads or writes in one call, in bytes.
+pub const FILE_BYTES: u64 = 6 * 1024 * 1024;
+/// Most entries that `list_files` returns.
+pub const LIST_ENTRIES: u32 = 10_000;
