@@ -1,0 +1,317 @@
+//! One connection of an agent: a reader and a writer that carry many streams. It knows no verbs.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use protocol::{
+    AgentError, Decoder, ErrorCode, Frame, FrameKind, HEARTBEAT_INTERVAL_MS, MAX_FRAME_BYTES, OUTPUT_FRAME_BYTES,
+    Reply, Request, SILENCE_LIMIT_MS, StreamId, encode, encode_data,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::inbox::{self, End, Inbox, Item};
+use crate::LinkError;
+
+/// Requests and pieces of input that wait for the writer. Senders wait when it is full.
+const OUTGOING: usize = 64;
+/// Streams that may be open on one connection: calls, shells and file verbs of one session stay far below.
+const STREAMS: usize = 1_024;
+/// Bytes gathered into one write.
+const WRITE_BYTES: usize = 256 * 1024;
+/// Time that an agent may leave a write waiting before the connection is given up.
+const WRITE_LIMIT: Duration = Duration::from_secs(30);
+/// Free room asked for before each read.
+const READ_BYTES: usize = 64 * 1024;
+
+enum Outgoing {
+    Frame(FrameKind, StreamId, Vec<u8>),
+    Input(StreamId, u64, Bytes),
+}
+
+/// Sent without waiting, at most one of each kind per stream at a time, so that the queue needs no bound.
+enum Control {
+    Ack(StreamId, Arc<Inbox>),
+    Close(StreamId),
+}
+
+/// The sending half of one connection, and its open streams.
+pub(super) struct Connection {
+    outgoing: mpsc::Sender<Outgoing>,
+    control: mpsc::UnboundedSender<Control>,
+    streams: Mutex<HashMap<StreamId, Arc<Inbox>>>,
+    next_stream: AtomicU32,
+    closed: CancellationToken,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+/// The receiving ends that [`run`] drives.
+pub(super) struct Driven {
+    outgoing: mpsc::Receiver<Outgoing>,
+    control: mpsc::UnboundedReceiver<Control>,
+}
+
+impl Connection {
+    pub(super) fn new() -> (Arc<Self>, Driven) {
+        let (outgoing, outgoing_receiver) = mpsc::channel(OUTGOING);
+        let (control, control_receiver) = mpsc::unbounded_channel();
+        let connection = Self {
+            outgoing,
+            control,
+            streams: Mutex::default(),
+            next_stream: AtomicU32::new(1),
+            closed: CancellationToken::new(),
+        };
+        (Arc::new(connection), Driven { outgoing: outgoing_receiver, control: control_receiver })
+    }
+
+    fn streams(&self) -> MutexGuard<'_, HashMap<StreamId, Arc<Inbox>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the connection and every stream on it.
+    pub(super) fn close(&self) {
+        self.closed.cancel();
+        for (_, inbox) in self.streams().drain() {
+            inbox.end(End::Disconnected);
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// Sends a request on a stream of its own. `limit_bytes` bounds the output that may wait to be taken.
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        request: &Request,
+        limit_bytes: u64,
+    ) -> Result<Stream, LinkError> {
+        let payload = serde_json::to_vec(request).map_err(|_| LinkError::Protocol("unserialisable request"))?;
+        if payload.len() > MAX_FRAME_BYTES {
+            return Err(LinkError::TooLarge);
+        }
+        let id = self.next_stream.fetch_add(2, Ordering::Relaxed);
+        let inbox = Arc::new(Inbox::new(limit_bytes));
+        {
+            let mut streams = self.streams();
+            if streams.len() >= STREAMS {
+                return Err(LinkError::Agent(AgentError {
+                    code: ErrorCode::LimitExceeded,
+                    message: "too many operations of this sandbox are under way".to_owned(),
+                }));
+            }
+            streams.insert(id, Arc::clone(&inbox));
+        }
+        let stream = Stream { id, inbox, connection: Arc::clone(self), closed: false };
+        if self.is_closed() {
+            return Err(LinkError::Disconnected);
+        }
+        self.send(Outgoing::Frame(FrameKind::Request, id, payload)).await?;
+        Ok(stream)
+    }
+
+    async fn send(&self, outgoing: Outgoing) -> Result<(), LinkError> {
+        tokio::select! {
+            () = self.closed.cancelled() => Err(LinkError::Disconnected),
+            sent = self.outgoing.send(outgoing) => sent.map_err(|_| LinkError::Disconnected),
+        }
+    }
+
+    fn dispatch(&self, frame: Frame) -> Result<(), LinkError> {
+        match frame.kind {
+            FrameKind::Ping => Ok(()),
+            FrameKind::Reply => {
+                let reply = serde_json::from_slice(&frame.payload)
+                    .map_err(|_| LinkError::Protocol("a reply that is not understood"))?;
+                self.deliver(frame.stream, |inbox| inbox.push_reply(reply))
+            }
+            FrameKind::Data => {
+                let (offset, channel, bytes) = protocol::decode_data(frame.payload)
+                    .map_err(|_| LinkError::Protocol("a malformed data frame"))?;
+                let output = inbox::output(offset, channel, bytes)
+                    .ok_or(LinkError::Protocol("input from the agent"))?;
+                self.deliver(frame.stream, |inbox| inbox.push_output(output))
+            }
+            FrameKind::Close => {
+                let inbox = self.streams().remove(&frame.stream);
+                if let Some(inbox) = inbox {
+                    inbox.end(End::Closed);
+                }
+                Ok(())
+            }
+            FrameKind::Ack => Ok(()),
+            FrameKind::Request => self.refuse(frame.stream),
+            FrameKind::Hello | FrameKind::Welcome => Err(LinkError::Protocol("a second greeting")),
+        }
+    }
+
+    fn deliver(
+        &self,
+        stream: StreamId,
+        push: impl FnOnce(&Inbox) -> Result<(), inbox::Overflow>,
+    ) -> Result<(), LinkError> {
+        let inbox = self.streams().get(&stream).cloned();
+        // A stream that is unknown was closed by us a moment ago.
+        inbox.map_or(Ok(()), |inbox| push(&inbox).map_err(|_| LinkError::Protocol("more output than the window")))
+    }
+
+    /// No verb of version 1 goes from agent to worker: answered, so that a newer agent can carry on.
+    fn refuse(&self, stream: StreamId) -> Result<(), LinkError> {
+        let error =
+            AgentError { code: ErrorCode::Unsupported, message: "this worker takes no requests".to_owned() };
+        let payload = serde_json::to_vec(&Reply::Error(error)).unwrap_or_default();
+        // An agent that floods requests gets no answers rather than memory.
+        let _ = self.outgoing.try_send(Outgoing::Frame(FrameKind::Reply, stream, payload));
+        let _ = self.outgoing.try_send(Outgoing::Frame(FrameKind::Close, stream, Vec::new()));
+        Ok(())
+    }
+}
+
+/// One open stream. Dropping it tells the agent that nobody listens; an operation goes on in the agent.
+#[derive(Debug)]
+pub(super) struct Stream {
+    id: StreamId,
+    inbox: Arc<Inbox>,
+    connection: Arc<Connection>,
+    closed: bool,
+}
+
+impl Stream {
+    pub(super) async fn next(&self) -> Result<Item, End> {
+        self.inbox.next().await
+    }
+
+    pub(super) fn ack(&self, offset: u64) {
+        if self.inbox.raise_ack(offset) {
+            let _ = self.connection.control.send(Control::Ack(self.id, Arc::clone(&self.inbox)));
+        }
+    }
+
+    /// Sends content in pieces that fit a frame, from this offset on.
+    pub(super) async fn send_input(&self, mut offset: u64, mut content: Bytes) -> Result<(), LinkError> {
+        while !content.is_empty() {
+            let piece = content.split_to(content.len().min(OUTPUT_FRAME_BYTES));
+            let length = piece.len() as u64;
+            self.connection.send(Outgoing::Input(self.id, offset, piece)).await?;
+            offset += length;
+        }
+        Ok(())
+    }
+
+    /// Tells the agent that no more input comes; its answer is still awaited.
+    pub(super) async fn finish_input(&mut self) -> Result<(), LinkError> {
+        self.closed = true;
+        self.connection.send(Outgoing::Frame(FrameKind::Close, self.id, Vec::new())).await
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.connection.streams().remove(&self.id);
+        if !self.closed && !self.inbox.has_ended() {
+            let _ = self.connection.control.send(Control::Close(self.id));
+        }
+    }
+}
+
+/// Carries frames until either side ends, the agent is silent for too long, or it breaks the protocol.
+pub(super) async fn run(
+    connection: &Arc<Connection>,
+    driven: Driven,
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    decoder: Decoder,
+) -> Result<(), LinkError> {
+    let result = tokio::select! {
+        () = connection.closed.cancelled() => Ok(()),
+        result = read(connection, reader, decoder) => result,
+        result = write(driven, writer) => result,
+    };
+    connection.close();
+    result
+}
+
+async fn read(
+    connection: &Connection,
+    mut reader: OwnedReadHalf,
+    mut decoder: Decoder,
+) -> Result<(), LinkError> {
+    loop {
+        while let Some(frame) = decoder.next_frame().map_err(|_| LinkError::Protocol("a malformed frame"))? {
+            connection.dispatch(frame)?;
+        }
+        fill(&mut reader, &mut decoder, Duration::from_millis(SILENCE_LIMIT_MS)).await?;
+    }
+}
+
+/// Reads more bytes into the decoder.
+pub(super) async fn fill(
+    reader: &mut OwnedReadHalf,
+    decoder: &mut Decoder,
+    limit: Duration,
+) -> Result<(), LinkError> {
+    decoder.buffer().reserve(READ_BYTES);
+    match timeout(limit, reader.read_buf(decoder.buffer())).await {
+        Ok(Ok(length)) if length > 0 => Ok(()),
+        Ok(_) | Err(_) => Err(LinkError::Disconnected),
+    }
+}
+
+async fn write(driven: Driven, mut writer: OwnedWriteHalf) -> Result<(), LinkError> {
+    let Driven { mut outgoing, mut control } = driven;
+    let mut heartbeat = interval(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut buffer = BytesMut::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(next) = control.recv() => encode_control(&mut buffer, next),
+            _ = heartbeat.tick() => encode(&mut buffer, FrameKind::Ping, 0, &[]),
+            Some(next) = outgoing.recv() => encode_outgoing(&mut buffer, next),
+            else => return Ok(()),
+        }
+        while buffer.len() < WRITE_BYTES {
+            if let Ok(next) = control.try_recv() {
+                encode_control(&mut buffer, next);
+            } else if let Ok(next) = outgoing.try_recv() {
+                encode_outgoing(&mut buffer, next);
+            } else {
+                break;
+            }
+        }
+        match timeout(WRITE_LIMIT, writer.write_all(&buffer)).await {
+            Ok(Ok(())) => buffer.clear(),
+            Ok(Err(_)) | Err(_) => return Err(LinkError::Disconnected),
+        }
+    }
+}
+
+fn encode_outgoing(buffer: &mut BytesMut, outgoing: Outgoing) {
+    match outgoing {
+        Outgoing::Frame(kind, stream, payload) => encode(buffer, kind, stream, &payload),
+        Outgoing::Input(stream, offset, bytes) => encode_data(buffer, stream, offset, 0, &bytes),
+    }
+}
+
+fn encode_control(buffer: &mut BytesMut, control: Control) {
+    match control {
+        Control::Ack(stream, inbox) => {
+            let mut payload = [0; 8];
+            (&mut payload[..]).put_u64(inbox.take_ack());
+            encode(buffer, FrameKind::Ack, stream, &payload);
+        }
+        Control::Close(stream) => encode(buffer, FrameKind::Close, stream, &[]),
+    }
+}
