@@ -2,9 +2,26 @@
 //!
 //! This room knows no database, no HTTP and no container engine: the ports are traits, implemented by `worker`.
 
+mod admission;
+pub mod alias;
+pub mod catalog;
+mod clean;
+mod code;
+mod command;
+mod descriptor;
+mod erased;
+mod files;
+mod path;
 pub mod port;
+mod schema;
+mod shape;
+mod shell;
 mod tool;
 
+pub use admission::{AdmitError, Admitted};
+pub use alias::{Alias, Dialect};
+pub use catalog::{Catalog, Filter, Resolved, Toolkit};
+pub use descriptor::Descriptor;
 pub use tool::{
     Annotations, ArgumentProblem, Conclusion, Context, Fate, Finished, Permissions, Spec, Tool, ToolError,
     ToolOutput,

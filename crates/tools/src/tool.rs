@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::alias::{Alias, ArgumentAlias};
 use crate::port;
 
 /// What a tool says of itself: fixed at compile time.
@@ -17,8 +18,10 @@ use crate::port;
 pub struct Spec {
     /// Its own name.
     pub name: &'static str,
-    /// Names of the source systems that mean it.
-    pub aliases: &'static [&'static str],
+    /// Names under which the source systems know it.
+    pub aliases: &'static [Alias],
+    /// Other names of arguments, whatever name the tool was called by.
+    pub arguments: &'static [ArgumentAlias],
     /// For people.
     pub title: &'static str,
     /// For models: what it does, when to use it, what to watch for.
@@ -128,6 +131,21 @@ impl<T> ToolOutput<T> {
             conclusion: Conclusion::Finished,
         }
     }
+
+    /// The same with another typed output.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> ToolOutput<U> {
+        ToolOutput {
+            structured: change(self.structured),
+            output: self.output,
+            is_error: self.is_error,
+            content: self.content,
+            exit_code: self.exit_code,
+            signal: self.signal,
+            system: self.system,
+            truncated: self.truncated,
+            conclusion: self.conclusion,
+        }
+    }
 }
 
 /// How a tool's run came to its end; decides the call's status.
@@ -222,6 +240,11 @@ pub trait Tool: Send + Sync + 'static {
     /// What it answers.
     type Output: JsonSchema + Serialize + Send;
 
+    /// What the schema cannot express of the arguments: asked at admission, with pointers into them.
+    fn check(&self, _input: &Self::Input) -> Vec<ArgumentProblem> {
+        Vec::new()
+    }
+
     /// Does it.
     async fn run(&self, cx: &Context, input: Self::Input) -> Result<ToolOutput<Self::Output>, ToolError>;
 }
@@ -242,4 +265,11 @@ pub struct ArgumentProblem {
     pub pointer: String,
     /// What to change.
     pub message: String,
+}
+
+impl ArgumentProblem {
+    /// A problem at a pointer.
+    pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), message: message.into() }
+    }
 }

@@ -1,0 +1,188 @@
+//! `bash`: runs a command, in the foreground or as a shell in the background.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{Effect, Shell, limits};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::alias::{
+    Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, Unit, refused, renamed, timeout,
+};
+use crate::command::{self, Ran};
+use crate::port::{Background, Captured, Command, CommandOutcome, Program};
+use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path};
+
+pub(crate) struct Bash;
+
+/// Longest command, in characters.
+const COMMAND_CHARS: usize = 1_048_576;
+/// Longest life of a shell, in milliseconds.
+const SHELL_TIMEOUT_MS: u64 = limits::LIFETIME_S as u64 * 1_000;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Input {
+    /// The command, for bash. May be a script of several lines.
+    #[schemars(length(min = 1, max = COMMAND_CHARS))]
+    command: String,
+    /// Directory to start in, under /workspace or /tmp. Default /workspace.
+    cwd: Option<String>,
+    /// Environment variables for this command only.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Text for its stdin. Without it, stdin is empty.
+    stdin: Option<String>,
+    /// Run it in the background and return at once with a shell_id.
+    #[serde(default)]
+    background: bool,
+    /// Wait so long for its end, then let it go on in the background.
+    #[schemars(range(max = limits::TIMEOUT_MS))]
+    background_after_ms: Option<u64>,
+    /// End the background command after so long. Default: with the session.
+    #[schemars(range(min = 1, max = SHELL_TIMEOUT_MS))]
+    shell_timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    #[serde(flatten)]
+    ran: Ran,
+    /// Set when the command goes on in the background.
+    shell_id: Option<String>,
+}
+
+#[async_trait]
+impl Tool for Bash {
+    const SPEC: Spec = Spec {
+        name: "bash",
+        aliases: &[
+            Alias::new("Bash", Dialect::OpenCowork),
+            Alias::new("shellStart", Dialect::Mycoder)
+                .arguments(&[
+                    renamed("timeout", "background_after_ms"),
+                    renamed("stdinContent", "stdin"),
+                    SHOW_STDIN,
+                    SHOW_STDOUT,
+                ])
+                .presets(&[Preset {
+                    field: "background_after_ms",
+                    value: PresetValue::Number(10_000),
+                    unless: &["background"],
+                }]),
+            Alias::new("shellExecute", Dialect::Mycoder)
+                .arguments(&[renamed("stdinContent", "stdin"), SHOW_STDIN, SHOW_STDOUT])
+                .timeout_ms(30_000),
+            Alias::new("execute_command", Dialect::OpenManus)
+                .arguments(&[
+                    renamed("folder", "cwd"),
+                    timeout("timeout", Unit::Seconds),
+                    ArgumentAlias { name: "blocking", target: Target::Not("background") },
+                    refused("session_name", "each command gets its own shell; its id is in the result"),
+                ])
+                .presets(&[Preset {
+                    field: "background",
+                    value: PresetValue::Flag(true),
+                    unless: &["background_after_ms"],
+                }])
+                .timeout_ms(60_000),
+            Alias::new("RunCommandTool", Dialect::CoworkForge).timeout_ms(30_000),
+            Alias::new("run_command", Dialect::CoworkForge).timeout_ms(30_000),
+        ],
+        arguments: &[
+            timeout("timeout", Unit::Milliseconds),
+            timeout("timeout_seconds", Unit::Seconds),
+            renamed("run_in_background", "background"),
+            renamed("directory", "cwd"),
+            renamed("working_directory", "cwd"),
+            renamed("workingDirectory", "cwd"),
+            refused(
+                "restart",
+                "each command is a process of its own; end one with `kill_bash`, or reset the session",
+            ),
+        ],
+        title: "Run a command",
+        description: "Runs a bash command in the session's sandbox and returns stdout, stderr and the exit code. \
+            Each call is a fresh process: the working directory (/workspace), variables and shell options do not \
+            carry over, files do; use `cwd`, `env`, or `cd dir && …`. There is no terminal and nobody to answer \
+            prompts: use flags such as -y, or give `stdin`. The call ends when the command ends; its timeout is \
+            `timeout_ms` of the call (default 120000, at most 600000), and everything it started is then killed. \
+            For servers and long work set `background`: it returns a shell_id for bash_output, bash_input and \
+            kill_bash. Long output is shortened in the middle; filter it, or redirect it to a file. Prefer \
+            read_file, write_file and list_files for files.",
+        toolkit: "shell",
+        version: "1.0.0",
+        effect: Effect::Effectful,
+        permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
+        annotations: Annotations { read_only: false, destructive: true, idempotent: false, open_world: true },
+        default_timeout_ms: limits::TIMEOUT_MS_DEFAULT,
+        max_timeout_ms: limits::TIMEOUT_MS,
+    };
+    type Input = Input;
+    type Output = Output;
+
+    fn check(&self, input: &Input) -> Vec<ArgumentProblem> {
+        let mut problems = command::check_env(&input.env);
+        problems.extend(input.cwd.as_deref().and_then(|cwd| path::check("cwd", cwd)));
+        if input.command.trim().is_empty() {
+            problems.push(ArgumentProblem::new("/command", "must not be empty"));
+        }
+        if input.background && input.background_after_ms.is_some() {
+            problems.push(ArgumentProblem::new(
+                "/background_after_ms",
+                "has no meaning with `background: true`; give one of the two",
+            ));
+        }
+        if input.shell_timeout_ms.is_some() && !input.background && input.background_after_ms.is_none() {
+            problems.push(ArgumentProblem::new(
+                "/shell_timeout_ms",
+                "has no meaning in the foreground; use the call's `timeout_ms`, or set `background`",
+            ));
+        }
+        problems
+    }
+
+    async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
+        let command = Command {
+            cwd: command::cwd("bash", input.cwd.as_deref())?,
+            background: background(&input),
+            label: input.command.clone(),
+            program: Program::Shell(input.command),
+            env: input.env,
+            stdin: input.stdin,
+        };
+        Ok(match cx.sandbox.run(command).await? {
+            CommandOutcome::Ended(end) => command::ended(cx, &end).map(|ran| Output { ran, shell_id: None }),
+            CommandOutcome::Shell { shell, stdout, stderr } => in_background(cx, &shell, &stdout, &stderr),
+        })
+    }
+}
+
+const SHOW_STDIN: ArgumentAlias =
+    ArgumentAlias { name: "showStdIn", target: Target::Ignored("what a user sees is the client's choice") };
+const SHOW_STDOUT: ArgumentAlias =
+    ArgumentAlias { name: "showStdout", target: Target::Ignored("what a user sees is the client's choice") };
+
+fn background(input: &Input) -> Background {
+    let shell_timeout = input.shell_timeout_ms.map(Duration::from_millis);
+    match (input.background, input.background_after_ms) {
+        (true, _) | (false, Some(0)) => Background::Now { shell_timeout },
+        (false, Some(ms)) => Background::After { wait: Duration::from_millis(ms), shell_timeout },
+        (false, None) => Background::Never,
+    }
+}
+
+fn in_background(cx: &Context, shell: &Shell, stdout: &Captured, stderr: &Captured) -> ToolOutput<Output> {
+    let id = shell.id;
+    let (so_far, truncated) = command::text(cx, stdout, stderr, 0);
+    let mut text = format!(
+        "[running in the background as {id}: read it with bash_output, write to it with bash_input, end it with kill_bash]"
+    );
+    if !so_far.is_empty() {
+        text = format!("{so_far}\n{text}");
+    }
+    let ran = command::written(cx, stdout, stderr);
+    ToolOutput { truncated, ..ToolOutput::new(Output { ran, shell_id: Some(id.to_string()) }, text) }
+}
