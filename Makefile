@@ -1,0 +1,81 @@
+# Toolhost: `make` lists what can be made.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+# The agent runs in whatever image a tenant brings, so it is linked statically, in a
+# target folder of its own: other flags, and it does not wait for the workspace's lock.
+triple = $(shell rustc -vV | sed -n 's/^host: //p')
+agent := target/toolhost-agent
+agent_built = target/agent-build/$(triple)/agent/toolhost-agent
+
+# The tests find everything else by themselves.
+export TOOLHOST_AGENT_PATH := $(CURDIR)/$(agent)
+
+# The newest version that is known to build with rust-version of Cargo.toml.
+nextest_version := 0.9.143
+
+.PHONY: help setup run test lint bench openapi sandbox-image agent server-binary \
+	test-binaries bench-binaries nextest clean clean-host
+
+help: ## List what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install missing system packages and start a Docker engine if none answers
+	@deploy/host/setup.sh
+
+run: setup ## Start everything on 127.0.0.1:8080 and run a demo call; Ctrl-C ends it (dev build)
+	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent server-binary
+	@exec target/debug/toolhost dev
+
+test: setup nextest ## Run all tests, those with real sandboxes included
+	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent test-binaries
+	@if grep -rqE '//[/!] *```' crates --include='*.rs'; then cargo test --quiet --doc --workspace; fi
+	@cargo nextest run --workspace
+
+lint: ## Check the format, clippy and the documentation
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+bench: setup ## Measure a release build and print the ratios of PERFORMANCE.md
+	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent bench-binaries
+	@target/release/toolhost-bench
+
+openapi: ## Write openapi/toolhost.json
+	@cargo build -p server --bin toolhost
+	@target/debug/toolhost openapi > target/openapi.json && mv target/openapi.json openapi/toolhost.json
+
+sandbox-image: setup ## Build the default sandbox image, if this content has not been built yet
+	@deploy/sandbox/build.sh
+
+agent: ## Build the static agent that is put into every sandbox
+	@cargo build --profile agent -p agent --bin toolhost-agent --target $(triple) \
+		--target-dir target/agent-build --config 'target.$(triple).rustflags=["-Ctarget-feature=+crt-static"]'
+	@if readelf -lW $(agent_built) | grep INTERP >/dev/null; then \
+		echo "the agent is not statically linked: $(agent_built)" >&2; exit 1; fi
+	@cmp -s $(agent_built) $(agent) || { cp $(agent_built) $(agent).new && mv $(agent).new $(agent); }
+
+server-binary:
+	@cargo build -p server --bin toolhost
+
+test-binaries:
+	@cargo build --workspace --bins
+	@cargo nextest run --workspace --no-run
+
+bench-binaries:
+	@cargo build --release -p server --bin toolhost -p tests --bin toolhost-bench
+
+# Installed from the registry only where it is missing; a quick build is fast enough.
+nextest:
+	@cargo nextest --version >/dev/null 2>&1 || { \
+		echo "installing cargo-nextest $(nextest_version) (once; some minutes)"; \
+		cargo install cargo-nextest --version $(nextest_version) --locked --debug \
+			--no-default-features --features default-no-update; }
+
+clean: ## Remove what cargo built
+	cargo clean
+
+clean-host: ## Remove our sandboxes; stop our Postgres, and the engine if setup started it
+	@deploy/host/clean.sh
