@@ -1,1 +1,9 @@
-//! Placeholder.
+//! The binary `toolhost`: configuration, telemetry, wiring and subcommands. It decides nothing that a room decides.
+
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod place;
+pub mod postgres;
+pub mod stop;
+pub mod telemetry;

@@ -1,0 +1,177 @@
+//! The command line: names and arguments of the subcommands. What they do is in [`crate::commands`].
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use domain::{KeyId, Scope, TenantId};
+
+/// Runs tool calls for AI agents, each in its session's own sandbox.
+#[derive(Debug, Parser)]
+#[command(name = "toolhost", version, disable_version_flag = true, propagate_version = false)]
+pub struct Cli {
+    /// Configuration file (TOML); TOOLHOST_CONFIG does the same.
+    #[arg(long, global = true, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start everything on this machine, with a private Postgres and a demo call; Ctrl-C ends it.
+    Dev(DevArgs),
+    /// Serve the HTTP API.
+    Serve(ServeArgs),
+    /// Run calls: own sessions and their sandboxes on this host.
+    Worker,
+    /// Bring the database's schema up to date.
+    Migrate,
+    /// Print the OpenAPI document.
+    Openapi,
+    /// Manage tenants and keys.
+    #[command(subcommand)]
+    Admin(AdminCommand),
+    /// Print the effective configuration, with secrets redacted.
+    Config(ConfigArgs),
+    /// Print the version.
+    Version,
+}
+
+/// Arguments of `dev`.
+#[derive(Debug, Args)]
+pub struct DevArgs {
+    /// Address of the API, instead of server.listen.
+    #[arg(long)]
+    pub listen: Option<SocketAddr>,
+    /// Folder for the private Postgres, the demo key and logs.
+    #[arg(long, default_value = ".toolhost", value_name = "PATH")]
+    pub state_dir: PathBuf,
+    /// Do not run the demo call.
+    #[arg(long)]
+    pub no_demo: bool,
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Run calls in this process too.
+    #[arg(long)]
+    pub with_worker: bool,
+}
+
+/// Arguments of `config`.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// Print the reference of all settings (Markdown) instead.
+    #[arg(long)]
+    pub reference: bool,
+}
+
+/// Arguments of `admin`.
+#[derive(Debug, Subcommand)]
+pub enum AdminCommand {
+    /// Tenants: who pays and who is isolated.
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    /// API keys of a tenant.
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Keys above tenants, for the admin endpoints.
+    #[command(subcommand)]
+    OperatorKey(OperatorKeyCommand),
+}
+
+/// Arguments of `admin tenant`.
+#[derive(Debug, Subcommand)]
+pub enum TenantCommand {
+    /// Create a tenant.
+    Create {
+        /// Its name, unique in the installation.
+        name: String,
+    },
+    /// List the tenants.
+    List,
+    /// Refuse a tenant's requests and end what it runs.
+    Suspend {
+        /// The tenant.
+        tenant: TenantId,
+    },
+    /// Serve a suspended tenant again.
+    Activate {
+        /// The tenant.
+        tenant: TenantId,
+    },
+    /// Set a tenant's policy from a JSON document.
+    Policy {
+        /// The tenant.
+        tenant: TenantId,
+        /// The document; `-` reads standard input.
+        file: PathBuf,
+    },
+}
+
+/// Arguments of `admin key`.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Create a key and print it, once.
+    Create {
+        /// The tenant.
+        #[arg(long)]
+        tenant: TenantId,
+        /// A name for people.
+        #[arg(long)]
+        name: String,
+        /// What it may do; can be repeated. All of a tenant's scopes when left out.
+        #[arg(long = "scope", value_name = "SCOPE", value_parser = scope)]
+        scopes: Vec<Scope>,
+        /// Days until it expires; never when left out.
+        #[arg(long, value_name = "DAYS")]
+        expires_in_days: Option<u32>,
+    },
+    /// List a tenant's keys, without their secrets.
+    List {
+        /// The tenant.
+        #[arg(long)]
+        tenant: TenantId,
+    },
+    /// Revoke a key: within seconds it opens nothing any more.
+    Revoke {
+        /// The tenant.
+        #[arg(long)]
+        tenant: TenantId,
+        /// The key's id.
+        key: KeyId,
+    },
+}
+
+/// Arguments of `admin operator-key`.
+#[derive(Debug, Subcommand)]
+pub enum OperatorKeyCommand {
+    /// Create a key and print it, once.
+    Create {
+        /// A name for people.
+        #[arg(long)]
+        name: String,
+    },
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    text.parse().map_err(|_| {
+        let all: Vec<_> = Scope::tenant_default().into_iter().map(Scope::as_str).collect();
+        format!("one of {}", all.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,209 @@
+//! The configuration tree: every setting of an installation, typed, with its default.
+//!
+//! What a key means is written once, in [`reference`]; this module holds the shapes. Nothing here reads files or
+//! the environment, that is [`load`].
+
+pub mod load;
+pub mod reference;
+mod secret;
+
+use std::net::SocketAddr;
+
+use domain::limits;
+use domain::policy::Policy;
+use serde::{Deserialize, Serialize};
+
+pub use secret::Secret;
+
+/// The whole tree.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The HTTP API.
+    pub server: ServerConfig,
+    /// Metrics and health of the process.
+    pub metrics: MetricsConfig,
+    /// Postgres.
+    pub database: DatabaseConfig,
+    /// API keys.
+    pub keys: KeysConfig,
+    /// Signed stream URLs.
+    pub stream_url: StreamUrlConfig,
+    /// What a worker process does.
+    pub worker: WorkerConfig,
+    /// How sandboxes are made.
+    pub sandbox: sandbox::Config,
+    /// The installation's layer of policy.
+    pub policy: Policy,
+    /// How long things are kept.
+    pub retention: RetentionConfig,
+    /// What the process says.
+    pub log: LogConfig,
+}
+
+/// The HTTP API.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where clients reach it, when that is not where it listens.
+    pub public_url: Option<String>,
+    /// Time for a request's headers to arrive, in milliseconds.
+    pub header_timeout_ms: u64,
+    /// Time for a request's body to arrive, in milliseconds.
+    pub body_timeout_ms: u64,
+    /// Time that open requests and streams get at shutdown, in milliseconds.
+    pub drain_ms: u64,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<std::net::IpAddr>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            public_url: None,
+            header_timeout_ms: 10_000,
+            body_timeout_ms: 30_000,
+            drain_ms: 10_000,
+            trusted_proxies: Vec::new(),
+        }
+    }
+}
+
+/// Metrics and health of the process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// Whether there is such a listener.
+    pub enabled: bool,
+    /// Where it listens.
+    pub listen: SocketAddr,
+}
+
+impl Default for MetricsConfig {
+    fn default() -> Self {
+        Self { enabled: true, listen: SocketAddr::from(([127, 0, 0, 1], 9090)) }
+    }
+}
+
+/// Postgres.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DatabaseConfig {
+    /// Its URL.
+    pub url: Option<Secret>,
+    /// Most connections of this process.
+    pub max_connections: u32,
+    /// Longest wait for a free connection, in milliseconds.
+    pub acquire_timeout_ms: u64,
+    /// Whether `serve` and `worker` bring the schema up to date when they start.
+    pub migrate: bool,
+}
+
+impl Default for DatabaseConfig {
+    fn default() -> Self {
+        Self { url: None, max_connections: 20, acquire_timeout_ms: 5_000, migrate: false }
+    }
+}
+
+/// API keys.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KeysConfig {
+    /// The secret under which keys are hashed.
+    pub pepper: Option<Secret>,
+}
+
+/// Signed stream URLs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamUrlConfig {
+    /// The secret that signs them.
+    pub signing_key: Option<Secret>,
+}
+
+/// What a worker process does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// Name of the installation, part of every container's name and labels.
+    pub installation: String,
+    /// Name of the host.
+    pub host: Option<String>,
+    /// Calls that run at the same time in this process.
+    pub slots: u32,
+    /// Sessions that this process owns at the same time.
+    pub sessions: u32,
+    /// Time that running calls get at shutdown, in milliseconds.
+    pub drain_ms: u64,
+    /// Whether sessions are ended when the process is stopped.
+    pub end_sessions_at_exit: bool,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            installation: "toolhost".to_owned(),
+            host: None,
+            slots: 64,
+            sessions: 200,
+            drain_ms: 30_000,
+            end_sessions_at_exit: false,
+        }
+    }
+}
+
+/// How long things are kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetentionConfig {
+    /// Events and output of calls, in days.
+    pub events_days: u32,
+    /// Calls and their results, in days.
+    pub calls_days: u32,
+    /// The audit trail, in days.
+    pub audit_days: u32,
+    /// Idempotency keys, in hours.
+    pub idempotency_hours: u32,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        Self {
+            events_days: 7,
+            calls_days: 30,
+            audit_days: 365,
+            idempotency_hours: limits::IDEMPOTENCY_KEEP_HOURS,
+        }
+    }
+}
+
+/// What the process says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// Lines for people or for machines.
+    pub format: LogFormat,
+    /// What is logged.
+    pub filter: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { format: LogFormat::Auto, filter: "info".to_owned() }
+    }
+}
+
+/// Lines for people or for machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people on a terminal, else JSON.
+    Auto,
+    /// For people.
+    Pretty,
+    /// One JSON object a line.
+    Json,
+}

@@ -1,0 +1,333 @@
+//! What every setting means: the table behind `toolhost config --reference`, docs/configuration.md, and the check
+//! for unknown keys. A test compares it with the tree, so that neither has a key that the other lacks.
+
+use std::fmt::Write as _;
+
+use toml::{Table, Value};
+
+use super::Config;
+
+/// How the environment's text becomes a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// As it stands.
+    Text,
+    /// As it stands, and never printed.
+    Secret,
+    /// Written as in TOML: a number, `true`, a list, a table; text when it is none of these.
+    Value,
+}
+
+/// One setting.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// Its dotted name.
+    pub key: &'static str,
+    /// How the environment's text becomes a value.
+    pub kind: Kind,
+    /// What it does, in Markdown.
+    pub doc: &'static str,
+}
+
+const fn text(key: &'static str, doc: &'static str) -> Setting {
+    Setting { key, kind: Kind::Text, doc }
+}
+
+const fn secret(key: &'static str, doc: &'static str) -> Setting {
+    Setting { key, kind: Kind::Secret, doc }
+}
+
+const fn value(key: &'static str, doc: &'static str) -> Setting {
+    Setting { key, kind: Kind::Value, doc }
+}
+
+/// Every setting, by section.
+pub const SETTINGS: &[Setting] = &[
+    text("server.listen", "Address and port of the HTTP API."),
+    text(
+        "server.public_url",
+        "Where clients reach the API, when that is not where it listens (a proxy in front); signed stream URLs start with it.",
+    ),
+    value("server.header_timeout_ms", "Time for a request's headers to arrive."),
+    value("server.body_timeout_ms", "Time for a request's body to arrive."),
+    value(
+        "server.drain_ms",
+        "Time that open requests and event streams get when the process is asked to stop.",
+    ),
+    value(
+        "server.trusted_proxies",
+        "Addresses of proxies whose `X-Forwarded-For` is believed when the client's address is recorded.",
+    ),
+    value("metrics.enabled", "Whether there is a listener for `/metrics`, `/healthz` and `/readyz`."),
+    text("metrics.listen", "Address and port of that listener. Keep it private: it has no authentication."),
+    secret(
+        "database.url",
+        "Postgres, as `postgres://user:password@host/database` (a unix socket as `?host=/folder`). `DATABASE_URL` is accepted too. `toolhost dev` starts a private cluster when there is none.",
+    ),
+    value("database.max_connections", "Most connections that this process opens; at least 4."),
+    value(
+        "database.acquire_timeout_ms",
+        "Longest wait for a free connection; beyond it a request is answered 503.",
+    ),
+    value(
+        "database.migrate",
+        "Whether `serve` and `worker` bring the schema up to date when they start. Otherwise they refuse to start on an old schema and `toolhost migrate` does it.",
+    ),
+    secret(
+        "keys.pepper",
+        "The secret under which API keys are hashed, at least 32 characters, the same in every process. Changing it invalidates every key. `toolhost dev` makes one.",
+    ),
+    secret(
+        "stream_url.signing_key",
+        "The secret that signs stream URLs, at least 32 characters, the same in every API process. Changing it invalidates the URLs given out. `toolhost dev` makes one.",
+    ),
+    text(
+        "worker.installation",
+        "Name of the installation, part of the name and labels of every container: two installations that share an engine need two names.",
+    ),
+    text(
+        "worker.host",
+        "Name of this host, the same for all workers on it and after a restart. The machine's host name when left out.",
+    ),
+    value("worker.slots", "Calls that run at the same time in this process."),
+    value("worker.sessions", "Sessions that this process owns at the same time."),
+    value(
+        "worker.drain_ms",
+        "Time that running calls get when the process is asked to stop; what still runs then is taken over by another worker of the host, or by the next one to start.",
+    ),
+    value(
+        "worker.end_sessions_at_exit",
+        "Whether sessions and their sandboxes are removed when the process stops. For machines that are used alone; `toolhost dev` sets it.",
+    ),
+    text(
+        "sandbox.runtime_dir",
+        "Folder for the sockets of running sandboxes. Mounted into containers, so the engine must see the same path; short, because paths of sockets are limited to 107 bytes.",
+    ),
+    text("sandbox.state_dir", "Folder for workspaces that are files of the host (see `sandbox.workspaces`)."),
+    text(
+        "sandbox.agent_path",
+        "The agent's static binary, which is put into every sandbox. `TOOLHOST_AGENT_PATH` is accepted too.",
+    ),
+    text(
+        "sandbox.engine",
+        "Address of the container engine. `DOCKER_HOST`, else the usual socket, when left out.",
+    ),
+    text("sandbox.image", "Image of sessions that name none."),
+    text("sandbox.runtime", "Container runtime of sessions that name none: `runc`, or `runsc` for gVisor."),
+    value("sandbox.runtimes", "Runtimes that sessions may name."),
+    value("sandbox.pool", "Sandboxes that wait for a claim: a list of `{image?, size, runtime?, count}`."),
+    value("sandbox.refill_parallel", "Creations at a time that refill the pool."),
+    value("sandbox.create_parallel", "Creations at a time on the path of a request."),
+    value("sandbox.agent_connect_ms", "Time within which a new container's agent must connect."),
+    text(
+        "sandbox.workspaces",
+        "How a workspace's size is held: `loopback` (a file system of its own; needs root), `volume` (an engine volume; its size is not held by the kernel), or `auto` for the better one that works.",
+    ),
+    text(
+        "sandbox.seccomp",
+        "File with a seccomp profile in the engine's format, instead of the built-in one.",
+    ),
+    value(
+        "sandbox.allow_known_bad",
+        "Start in spite of an engine, runtime or kernel with known holes, with a warning. `false` refuses.",
+    ),
+    value("sandbox.warm_shells", "Shells that wait pre-started in an idle sandbox."),
+    value("sandbox.reconcile_s", "How often what runs is compared with what should run."),
+    value("sandbox.orphan_grace_s", "Age from which a container that nobody knows is removed."),
+    value("policy.tools.enabled", "When present, only these tools may run: names, `toolkit:<name>`, or `*`."),
+    value("policy.tools.disabled", "Tools that may not run, even when enabled."),
+    value(
+        "policy.tools.per_tool",
+        "Rules of single tools: `{<tool> = {approval = \"auto\" or \"deny\", limits = {timeout_ms = …}}}`.",
+    ),
+    value(
+        "policy.limits.sessions",
+        "Sessions of one tenant that have not ended. 50 when no layer says anything.",
+    ),
+    value("policy.limits.running_calls", "Calls of one tenant that run at the same time. Otherwise 32."),
+    value("policy.limits.queued_calls", "Calls of one tenant that wait. Otherwise 10,000."),
+    value(
+        "policy.limits.session_running_calls",
+        "Calls of one session that run at the same time. Otherwise 4.",
+    ),
+    value("policy.limits.session_shells", "Shells that run in one session. Otherwise 16."),
+    value(
+        "policy.limits.timeout_ms",
+        "Largest `timeout_ms` of a call. Otherwise 600,000, which is also the most.",
+    ),
+    value(
+        "policy.limits.output_bytes",
+        "Output of one call that is kept. Otherwise 64 MiB, which is also the most.",
+    ),
+    value("policy.limits.idle_timeout_s", "Longest idle timeout of a session. Otherwise a week."),
+    value(
+        "policy.limits.lifetime_s",
+        "Longest lifetime of a session. Otherwise a week, which is also the most.",
+    ),
+    value("policy.limits.cpus", "Most CPUs of a session. Otherwise 4."),
+    value("policy.limits.memory_mb", "Most memory of a session. Otherwise 8,192."),
+    value("policy.limits.disk_mb", "Largest workspace of a session. Otherwise 16,384."),
+    value("policy.limits.pids", "Most processes of a session. Otherwise 1,024."),
+    value(
+        "retention.events_days",
+        "How long events and output are kept; whoever asks later gets 410 and the result.",
+    ),
+    value("retention.calls_days", "How long calls and their results are kept."),
+    value("retention.audit_days", "How long the audit trail is kept."),
+    value("retention.idempotency_hours", "How long idempotency keys are remembered."),
+    text(
+        "log.format",
+        "`pretty`, `json`, or `auto`: pretty on a terminal, else JSON. Arguments and outputs of calls are never logged.",
+    ),
+    text("log.filter", "What is logged, as `level` or `target=level,…` (the syntax of `RUST_LOG`)."),
+];
+
+const SECTIONS: &[(&str, &str)] = &[
+    ("server", "The HTTP API."),
+    ("metrics", "Metrics and health of a process, on a listener of their own."),
+    ("database", "Postgres, the only store."),
+    ("keys", "API keys."),
+    ("stream_url", "Signed stream URLs, for clients that cannot send headers."),
+    ("worker", "What a process that runs calls does."),
+    ("sandbox", "How sandboxes are made."),
+    ("policy", "The installation's own layer of policy. Tenants, keys and sessions can only narrow it."),
+    ("retention", "How long things are kept."),
+    ("log", "What the process says, on standard error."),
+];
+
+/// The setting of this name.
+#[must_use]
+pub fn find(key: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.key == key)
+}
+
+/// Whether settings lie under this name.
+#[must_use]
+pub fn is_section(key: &str) -> bool {
+    SETTINGS.iter().any(|setting| setting.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The setting whose name is most like this one.
+#[must_use]
+pub fn nearest(key: &str) -> &'static str {
+    SETTINGS
+        .iter()
+        .map(|setting| setting.key)
+        .max_by(|left, right| strsim::jaro_winkler(left, key).total_cmp(&strsim::jaro_winkler(right, key)))
+        .unwrap_or_default()
+}
+
+/// docs/configuration.md.
+#[must_use]
+pub fn markdown() -> String {
+    let defaults = Table::try_from(Config::default()).unwrap_or_default();
+    let mut page = String::from(INTRODUCTION);
+    for (section, title) in SECTIONS {
+        let _ =
+            write!(page, "\n## {section}\n\n{title}\n\n| key | default | what it does |\n|---|---|---|\n");
+        for setting in SETTINGS.iter().filter(|setting| setting.key.split('.').next() == Some(section)) {
+            let default = default_of(&defaults, setting.key)
+                .map_or_else(|| "–".to_owned(), |value| format!("`{value}`"));
+            let _ = writeln!(page, "| `{}` | {default} | {} |", setting.key, setting.doc);
+        }
+    }
+    page
+}
+
+fn default_of(defaults: &Table, key: &str) -> Option<Value> {
+    let (first, rest) = key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
+    match (defaults.get(first)?, rest) {
+        (value, None) => Some(value.clone()),
+        (Value::Table(inner), Some(rest)) => default_of(inner, rest),
+        (_, Some(_)) => None,
+    }
+}
+
+const INTRODUCTION: &str = "# Configuration
+
+<!-- Printed by `toolhost config --reference`; a test compares. -->
+
+Settings come from three places, each overriding the one before: the defaults below, a TOML file (`--config PATH` or
+`TOOLHOST_CONFIG`), and the environment. The variable of `server.listen` is `TOOLHOST_SERVER__LISTEN`: `TOOLHOST_`, then
+the key in capitals with two underscores for each dot. Values of variables are written as in TOML (`7`, `true`,
+`[\"runc\", \"runsc\"]`); text needs no quotes.
+
+An unknown key is an error, in the file and in the environment, and the message names the nearest one.
+`toolhost config` prints what holds in the end, with secrets redacted. Units are in the names: `_ms` milliseconds,
+`_s` seconds, `_mb` MiB. A default of – means that nothing is set.
+
+```toml
+# toolhost.toml
+[server]
+listen = \"0.0.0.0:8080\"
+
+[database]
+url = \"postgres://toolhost@db.internal/toolhost\"
+
+[policy.limits]
+sessions = 20
+memory_mb = 2048
+```
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(prefix: &str, table: &Table, into: &mut Vec<String>) {
+        for (name, value) in table {
+            let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            match value {
+                Value::Table(inner) if find(&key).is_none() => names(&key, inner, into),
+                _ => into.push(key),
+            }
+        }
+    }
+
+    #[test]
+    fn every_default_is_documented() {
+        let mut keys = Vec::new();
+        names("", &Table::try_from(Config::default()).expect("serialises"), &mut keys);
+        let missing: Vec<_> = keys.iter().filter(|key| find(key).is_none()).collect();
+        assert!(missing.is_empty(), "not in the reference: {missing:?}");
+    }
+
+    #[test]
+    fn every_documented_key_exists() {
+        for setting in SETTINGS {
+            // A table is no value for any leaf but maps, so the tree says whether the name is known to it.
+            let mut tree = Table::new();
+            let mut value = Value::Boolean(true);
+            for part in setting.key.rsplit('.') {
+                value = Value::Table(Table::from_iter([(part.to_owned(), value)]));
+            }
+            if let Value::Table(table) = value {
+                tree = table;
+            }
+            if let Err(error) = Value::Table(tree).try_into::<Config>() {
+                assert!(!error.to_string().contains("unknown field"), "{}: {error}", setting.key);
+            }
+        }
+    }
+
+    #[test]
+    fn every_section_has_settings_and_every_setting_a_section() {
+        for (section, _) in SECTIONS {
+            assert!(is_section(section), "{section}");
+        }
+        for setting in SETTINGS {
+            assert!(
+                SECTIONS.iter().any(|(section, _)| setting.key.split('.').next() == Some(section)),
+                "{}",
+                setting.key
+            );
+        }
+    }
+
+    #[test]
+    fn the_committed_page_is_what_is_printed() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(committed, markdown(), "run `toolhost config --reference > docs/configuration.md`");
+    }
+}
