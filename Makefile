@@ -13,7 +13,7 @@ agent_built = target/agent-build/$(triple)/agent/toolhost-agent
 # The tests find everything else by themselves.
 export TOOLHOST_AGENT_PATH := $(CURDIR)/$(agent)
 
-# The newest version that is known to build with rust-version of Cargo.toml.
+# The version that the tests are run with here; newer ones need a newer Rust in time.
 nextest_version := 0.9.143
 
 .PHONY: help setup run test lint bench openapi sandbox-image agent server-binary \
