@@ -1,10 +1,47 @@
 //! The docker driver: containers of the Docker engine through its HTTP API.
 
-use crate::{Config, EngineError, Identity};
+mod agent_volume;
+mod engine;
+mod events;
+mod helper;
+mod info;
+mod labels;
+mod loopback;
+mod profile;
+mod workspace;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use bollard::models::{ContainerStateStatusEnum, ContainerSummaryStateEnum};
+use bollard::query_parameters::{CreateContainerOptions, ListContainersOptions};
+use domain::SandboxId;
+use futures_util::stream::BoxStream;
+
+use self::agent_volume::AgentVolume;
+use self::engine::{ACT, ASK, Engine, filters, found};
+use self::labels::Kind;
+use self::loopback::Loopback;
+use self::workspace::{Mounted, Workspaces};
+use super::{
+    Container, ContainerEvent, ContainerState, Driver, EngineInfo, Identity, Image, ObservedContainer,
+    ObservedWorkspace, SandboxSpec, Workspace, WorkspaceName,
+};
+use crate::{Config, EngineError, WorkspaceMode};
+
+/// The built-in seccomp profile.
+const SECCOMP: &str = include_str!("../../../../../deploy/sandbox/seccomp.json");
 
 /// Makes sandboxes with the Docker engine.
 #[derive(Debug)]
-pub struct DockerDriver {}
+pub struct DockerDriver {
+    engine: Arc<Engine>,
+    identity: Identity,
+    agent: AgentVolume,
+    workspaces: Workspaces,
+    seccomp: String,
+}
 
 impl DockerDriver {
     /// Reads the agent and the seccomp profile, and decides how workspaces are kept. The engine is first asked
@@ -12,7 +49,196 @@ impl DockerDriver {
     ///
     /// # Errors
     /// When the agent or the profile cannot be read, or loopback workspaces are demanded where there are none.
-    pub fn new(_identity: Identity, _config: &Config) -> Result<Self, EngineError> {
-        todo!()
+    pub fn new(identity: Identity, config: &Config) -> Result<Self, EngineError> {
+        let engine = Engine::new(config.engine.clone());
+        let loopback = match config.workspaces {
+            WorkspaceMode::Volume => false,
+            WorkspaceMode::Auto => engine.is_local() && Loopback::is_possible(),
+            WorkspaceMode::Loopback if engine.is_local() && Loopback::is_possible() => true,
+            WorkspaceMode::Loopback => {
+                return Err(EngineError::host("keep workspaces in loopback files")(std::io::Error::other(
+                    "this needs root, loop devices, losetup and e2fsprogs, and an engine on this host",
+                )));
+            }
+        };
+        let workspaces = if loopback {
+            let folder = config.state_dir.join("workspaces").join(&identity.installation);
+            Workspaces::Loopback(Loopback::new(folder))
+        } else {
+            Workspaces::Volume
+        };
+        Ok(Self {
+            engine: Arc::new(engine),
+            agent: AgentVolume::read(&config.agent_path, &identity)?,
+            workspaces,
+            seccomp: seccomp(config)?,
+            identity,
+        })
+    }
+
+    async fn create_container(&self, spec: &SandboxSpec, mounted: &Mounted) -> Result<Container, EngineError> {
+        let agent = self.agent.ensure(&self.engine, &self.identity, &spec.resolved.id).await?;
+        let volumes = profile::Volumes { agent, workspace: mounted.volume.clone() };
+        let body = profile::body(&self.identity, spec, volumes, &self.seccomp);
+        let name = self.identity.container_name(spec.sandbox_id);
+        let options = CreateContainerOptions { name: Some(name), ..CreateContainerOptions::default() };
+        let created =
+            self.engine.call("create", ACT, |docker| docker.create_container(Some(options), body)).await;
+        let container = match created {
+            Ok(created) => Container { id: created.id },
+            Err(EngineError::Refused { status: 404, .. }) => {
+                return Err(EngineError::ImageMissing { image: spec.image.clone() });
+            }
+            Err(error) => return Err(error),
+        };
+        match self.engine.call("start", ACT, |docker| docker.start_container(&container.id, None)).await {
+            Ok(()) => Ok(container),
+            Err(EngineError::Refused { message, .. }) if message.contains("OCI runtime") => {
+                tracing::warn!(image = spec.image, message, "the runtime could not start the agent");
+                self.agent.doubt().await;
+                let reason = "the container runtime could not start the agent in it".to_owned();
+                Err(EngineError::CannotStart { image: spec.image.clone(), reason })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn seccomp(config: &Config) -> Result<String, EngineError> {
+    const OPERATION: &str = "read the seccomp profile";
+    let text = match &config.seccomp {
+        Some(path) => std::fs::read_to_string(path).map_err(EngineError::host(OPERATION))?,
+        None => SECCOMP.to_owned(),
+    };
+    let profile: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| EngineError::host(OPERATION)(error.into()))?;
+    Ok(profile.to_string())
+}
+
+#[async_trait]
+impl Driver for DockerDriver {
+    async fn engine_info(&self) -> Result<EngineInfo, EngineError> {
+        let version = self.engine.call("version", ASK, |docker| docker.version()).await?;
+        let info = self.engine.call("info", ASK, |docker| docker.info()).await?;
+        Ok(info::describe(version, info, self.workspaces.kind()))
+    }
+
+    async fn resolve_image(&self, image: &str) -> Result<Image, EngineError> {
+        let inspected = self.engine.call("inspect image", ASK, |docker| docker.inspect_image(image)).await;
+        let missing = || EngineError::ImageMissing { image: image.to_owned() };
+        // A name that the engine cannot even parse is not there either.
+        let inspected = match inspected {
+            Err(EngineError::Refused { status: 400 | 404, .. }) => return Err(missing()),
+            other => other?,
+        };
+        let env = inspected.config.and_then(|config| config.env).unwrap_or_default();
+        let pairs = env.iter().filter_map(|pair| pair.split_once('='));
+        Ok(Image {
+            id: inspected.id.ok_or_else(missing)?,
+            env: pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        })
+    }
+
+    async fn prepare(&self, image: &str) -> Result<(), EngineError> {
+        let image = self.resolve_image(image).await?;
+        self.agent.ensure(&self.engine, &self.identity, &image.id).await.map(drop)
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<Container, EngineError> {
+        if spec.workspace != WorkspaceName::of(spec.sandbox_id) {
+            workspace::evict(&self.engine, &self.identity, &spec.workspace).await?;
+        }
+        let mounted = self.workspaces.mount(&self.engine, &self.identity, &spec.workspace).await?;
+        let created = self.create_container(spec, &mounted).await;
+        self.workspaces.settle(&mounted).await;
+        if created.is_err()
+            && let Err(error) = self.remove(spec.sandbox_id).await
+        {
+            tracing::warn!(%error, "a container that did not start stays for the reaper");
+        }
+        created
+    }
+
+    async fn inspect(&self, container_id: &str) -> Result<ContainerState, EngineError> {
+        let inspected =
+            self.engine.call("inspect", ASK, |docker| docker.inspect_container(container_id, None)).await;
+        let Some(container) = found(inspected)? else { return Ok(ContainerState::Gone) };
+        let Some(state) = container.state else { return Ok(ContainerState::Gone) };
+        Ok(match state.status {
+            Some(ContainerStateStatusEnum::CREATED) => ContainerState::Created,
+            Some(ContainerStateStatusEnum::REMOVING) => ContainerState::Gone,
+            _ if state.running == Some(true) => ContainerState::Running,
+            _ => ContainerState::Exited {
+                exit_code: state.exit_code.unwrap_or(-1),
+                oom_killed: state.oom_killed.unwrap_or(false),
+                error: state.error.filter(|error| !error.is_empty()),
+            },
+        })
+    }
+
+    async fn remove(&self, sandbox_id: SandboxId) -> Result<(), EngineError> {
+        let name = self.identity.container_name(sandbox_id);
+        let inspected = self.engine.call("inspect", ASK, |docker| docker.inspect_container(&name, None)).await;
+        let workspace = match found(inspected)? {
+            Some(container) => {
+                let labels = container.config.and_then(|config| config.labels).unwrap_or_default();
+                labels.get(labels::WORKSPACE).and_then(|name| name.parse().ok())
+            }
+            None => None,
+        };
+        helper::remove(&self.engine, &name).await?;
+        let workspace = workspace.unwrap_or_else(|| WorkspaceName::of(sandbox_id));
+        match self.workspaces.unmount(&self.engine, &self.identity, &workspace).await {
+            // Another container is over this workspace already, with a mount of its own making.
+            Err(EngineError::Refused { status: 409, .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<ObservedContainer>, EngineError> {
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(filters(self.identity.selector(Kind::Sandbox))),
+            ..ListContainersOptions::default()
+        };
+        let listed =
+            self.engine.call("list containers", ASK, |docker| docker.list_containers(Some(options))).await?;
+        Ok(listed
+            .into_iter()
+            .filter_map(|container| {
+                let created = u64::try_from(container.created?).ok()?;
+                Some(ObservedContainer {
+                    container_id: container.id?,
+                    sandbox_id: container.labels?.get(labels::SANDBOX)?.parse().ok()?,
+                    running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
+                    created_at: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
+                })
+            })
+            .collect())
+    }
+
+    async fn create_workspace(
+        &self,
+        workspace: &Workspace,
+        size_mb: u32,
+        image: &str,
+    ) -> Result<(), EngineError> {
+        self.workspaces.create(&self.engine, &self.identity, workspace, size_mb, image).await
+    }
+
+    async fn remove_workspace(&self, name: &WorkspaceName) -> Result<(), EngineError> {
+        self.workspaces.remove(&self.engine, &self.identity, name).await
+    }
+
+    async fn list_workspaces(&self) -> Result<Vec<ObservedWorkspace>, EngineError> {
+        self.workspaces.list(&self.engine, &self.identity).await
+    }
+
+    fn events(&self) -> BoxStream<'static, Result<ContainerEvent, EngineError>> {
+        events::stream(Arc::clone(&self.engine), self.identity.selector(Kind::Sandbox))
+    }
+
+    fn patience(&self) -> Duration {
+        4 * ACT
     }
 }

@@ -1,0 +1,143 @@
+//! The volume that brings the agent into any image: read-only, for root only, named by the agent's content.
+
+use std::path::Path;
+
+use bollard::models::VolumeCreateRequest;
+use bollard::query_parameters::{ContainerArchiveInfoOptions, ListVolumesOptions, RemoveVolumeOptions};
+use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
+
+use super::engine::{ACT, ASK, Engine, filters, found};
+use super::helper::{self, Helper};
+use super::labels::Kind;
+use super::profile::{self, AGENT_DIR};
+use crate::{EngineError, Identity};
+
+/// The agent that new sandboxes get.
+#[derive(Debug)]
+pub(super) struct AgentVolume {
+    binary: Vec<u8>,
+    name: String,
+    ready: Mutex<bool>,
+}
+
+impl AgentVolume {
+    pub(super) fn read(path: &Path, identity: &Identity) -> Result<Self, EngineError> {
+        let binary = std::fs::read(path).map_err(EngineError::host("read the agent's binary"))?;
+        let digest = Sha256::digest(&binary);
+        let hash: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { name: identity.agent_volume(&hash), binary, ready: Mutex::new(false) })
+    }
+
+    /// The volume's name, once it is known to hold the whole agent.
+    pub(super) async fn ensure(
+        &self,
+        engine: &Engine,
+        identity: &Identity,
+        image: &str,
+    ) -> Result<String, EngineError> {
+        let mut ready = self.ready.lock().await;
+        if !*ready {
+            self.fill(engine, identity, image).await?;
+            *ready = true;
+        }
+        Ok(self.name.clone())
+    }
+
+    /// Makes sure of it again next time: a sandbox did not come up.
+    pub(super) async fn doubt(&self) {
+        *self.ready.lock().await = false;
+    }
+
+    /// Looks into the volume and fills it if the agent is not there as it should be. A crash half-way is mended
+    /// by the next worker, as the size tells.
+    async fn fill(&self, engine: &Engine, identity: &Identity, image: &str) -> Result<(), EngineError> {
+        helper::sweep(engine, identity).await?;
+        let request = VolumeCreateRequest {
+            name: Some(self.name.clone()),
+            labels: Some(identity.labels(Kind::Agent)),
+            ..VolumeCreateRequest::default()
+        };
+        engine.call("create the agent's volume", ACT, |docker| docker.create_volume(request)).await?;
+        let mount = profile::volume(self.name.clone(), AGENT_DIR, false);
+        let helper = Helper::create(engine, identity, image, mount).await?;
+        let filled = async {
+            if helper.size_of(protocol::AGENT_PATH).await? == Some(self.binary.len() as u64) {
+                return Ok(());
+            }
+            let archive = self.archive().map_err(EngineError::host("pack the agent"))?;
+            helper.upload(archive).await
+        }
+        .await;
+        let removed = helper.remove().await;
+        filled.and(removed)?;
+        self.remove_older(engine, identity).await
+    }
+
+    /// The agent, an empty folder to mount the link on, and a root that only root may enter.
+    fn archive(&self) -> std::io::Result<Vec<u8>> {
+        let mut archive = tar::Builder::new(Vec::new());
+        let root = AGENT_DIR.trim_start_matches('/');
+        append(&mut archive, root, tar::EntryType::Directory, 0o700, 0, &[])?;
+        let link = protocol::LINK_DIR.trim_start_matches('/');
+        append(&mut archive, link, tar::EntryType::Directory, 0o755, 0, &[])?;
+        let agent = protocol::AGENT_PATH.trim_start_matches('/');
+        append(&mut archive, agent, tar::EntryType::Regular, 0o555, 0, &self.binary)?;
+        archive.into_inner()
+    }
+
+    /// Volumes of earlier agents go when no sandbox uses them any more; the engine refuses for those in use.
+    async fn remove_older(&self, engine: &Engine, identity: &Identity) -> Result<(), EngineError> {
+        let options = ListVolumesOptions { filters: Some(filters(identity.selector(Kind::Agent))) };
+        let listed = engine.call("list volumes", ASK, |docker| docker.list_volumes(Some(options))).await?;
+        for volume in listed.volumes.unwrap_or_default() {
+            if volume.name != self.name {
+                let removed = engine
+                    .call("remove volume", ACT, |docker| docker.remove_volume(&volume.name, None::<RemoveVolumeOptions>))
+                    .await;
+                if let Err(error) = removed {
+                    tracing::debug!(%error, "an older agent's volume stays");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Helper<'_> {
+    async fn size_of(&self, path: &str) -> Result<Option<u64>, EngineError> {
+        let options = ContainerArchiveInfoOptions { path: path.to_owned() };
+        let info = self
+            .engine()
+            .call("look into a volume", ASK, |docker| {
+                docker.get_container_archive_info(self.id(), Some(options))
+            })
+            .await;
+        // Engines before 28 answer without a body; what cannot be read counts as absent and is written again.
+        match found(info) {
+            Ok(info) => Ok(info.and_then(|info| u64::try_from(info.size).ok())),
+            Err(EngineError::Refused { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Adds one entry; folders merge with what is there and take the entry's owner and permissions.
+pub(super) fn append(
+    archive: &mut tar::Builder<Vec<u8>>,
+    path: &str,
+    kind: tar::EntryType,
+    mode: u32,
+    uid: u32,
+    content: &[u8],
+) -> std::io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(u64::from(uid));
+    header.set_gid(u64::from(uid));
+    header.set_size(content.len() as u64);
+    header.set_mtime(0);
+    header.set_cksum();
+    archive.append_data(&mut header, path, content)
+}
