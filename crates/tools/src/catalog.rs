@@ -10,11 +10,21 @@ use crate::admission::{self, AdmitError, Admitted};
 use crate::alias::{Alias, Dialect};
 use crate::erased::{Erased, Of};
 use crate::{Context, Descriptor, Finished, Spec, ToolError};
-use crate::{code, files, shell};
+use crate::{code, docs, files, shell};
 
 /// One line per tool, in the order in which they are listed.
 fn standard() -> Vec<Box<dyn Erased>> {
-    vec![Box::new(Of(shell::bash::Bash))]
+    vec![
+        Box::new(Of(shell::bash::Bash)),
+        Box::new(Of(shell::bash_output::BashOutput)),
+        Box::new(Of(shell::bash_input::BashInput)),
+        Box::new(Of(shell::kill_bash::KillBash)),
+        Box::new(Of(shell::list_bash::ListBash)),
+        Box::new(Of(code::python_execute::PythonExecute)),
+        Box::new(Of(files::read_file::ReadFile)),
+        Box::new(Of(files::write_file::WriteFile)),
+        Box::new(Of(files::list_files::ListFiles)),
+    ]
 }
 
 /// Every tool that this installation has.
@@ -176,6 +186,12 @@ impl Catalog {
             ));
         };
         self.entries[named.index].tool.run(cx, arguments).await
+    }
+
+    /// The reference of all tools as Markdown; `docs/tools.md` is this text.
+    #[must_use]
+    pub fn docs_markdown(&self) -> String {
+        docs::markdown(self)
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {

@@ -9,6 +9,7 @@ mod clean;
 mod code;
 mod command;
 mod descriptor;
+mod docs;
 mod erased;
 mod files;
 mod path;
@@ -16,6 +17,8 @@ pub mod port;
 mod schema;
 mod shape;
 mod shell;
+mod shell_log;
+mod signal;
 mod tool;
 
 pub use admission::{AdmitError, Admitted};

@@ -1,1 +1,3 @@
 //! Code in the sandbox.
+
+pub(crate) mod python_execute;

@@ -1,0 +1,252 @@
+//! `bash_output`: reads the log of a shell by offset, so that nothing is ever lost by reading.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::event::OutputPiece;
+use domain::{Effect, limits};
+use regex::{Regex, RegexBuilder};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::alias::{Alias, ArgumentAlias, Dialect, Target, refused, renamed};
+use crate::shell_log::{self, Chunk, State};
+use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput};
+
+pub(crate) struct BashOutput;
+
+/// Longest pattern of `filter`, in characters.
+const FILTER_CHARS: usize = 1_000;
+/// Most memory of a compiled `filter`, in bytes. Its time is linear in the output whatever it says.
+const FILTER_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Input {
+    /// The shell, as bash returned it.
+    shell_id: String,
+    /// Read from this byte of its log on: 0 for the start (default), then the next_offset of the last read.
+    #[serde(default)]
+    since_offset: u64,
+    /// Regular expression (Rust syntax, linear time): only lines that match are returned.
+    #[schemars(length(min = 1, max = FILTER_CHARS))]
+    filter: Option<String>,
+    /// When there is nothing new yet, wait so long for output or the end.
+    #[serde(default)]
+    #[schemars(range(max = limits::WAIT_MS))]
+    wait_ms: u64,
+    /// Most bytes to return. Default, and at most: the call's output budget.
+    #[schemars(range(min = 1, max = limits::OUTPUT_BUDGET_BYTES))]
+    max_bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    #[serde(flatten)]
+    state: State,
+    /// What was written, in order.
+    chunks: Vec<Chunk>,
+    /// Give it as since_offset to read on.
+    next_offset: u64,
+    /// There is more to read now.
+    more: bool,
+    /// Bytes since since_offset that are no longer kept.
+    dropped_bytes: u64,
+}
+
+#[async_trait]
+impl Tool for BashOutput {
+    const SPEC: Spec = Spec {
+        name: "bash_output",
+        aliases: &[
+            Alias::new("BashOutput", Dialect::OpenCowork),
+            Alias::new("check_command_output", Dialect::OpenManus).arguments(&[
+                renamed("session_name", "shell_id"),
+                ArgumentAlias {
+                    name: "kill_session",
+                    target: Target::Convert(&[], |value| match value.as_bool() {
+                        Some(false) => Ok(Vec::new()),
+                        _ => Err("is not available here: use `kill_bash`".to_owned()),
+                    }),
+                },
+            ]),
+        ],
+        arguments: &[
+            renamed("bash_id", "shell_id"),
+            renamed("shellId", "shell_id"),
+            renamed("instanceId", "shell_id"),
+            refused("showStdIn", "it has no meaning when reading"),
+            ArgumentAlias {
+                name: "showStdout",
+                target: Target::Ignored("what a user sees is the client's choice"),
+            },
+        ],
+        title: "Read a background command",
+        description: "Reads what a background command (a shell that bash returned as shell_id) has written, and whether it \
+            still runs. Reading takes nothing away: every read starts at `since_offset` (default 0, the start); give \
+            the next_offset of the last result to get only what is new. `wait_ms` (at most 60000) waits for new output \
+            instead of polling. `filter` returns only lines that match a regular expression.",
+        toolkit: "shell",
+        version: "1.0.0",
+        effect: Effect::Pure,
+        permissions: Permissions { files: false, network: false, exec: true, human: false, provider: false },
+        annotations: Annotations { read_only: true, destructive: false, idempotent: true, open_world: false },
+        default_timeout_ms: limits::TIMEOUT_MS_DEFAULT,
+        max_timeout_ms: limits::TIMEOUT_MS,
+    };
+    type Input = Input;
+    type Output = Output;
+
+    fn check(&self, input: &Input) -> Vec<ArgumentProblem> {
+        let mut problems: Vec<ArgumentProblem> = shell_log::check_id(&input.shell_id).into_iter().collect();
+        if let Some(filter) = &input.filter
+            && let Err(message) = compile(filter)
+        {
+            problems.push(ArgumentProblem::new("/filter", message));
+        }
+        if input.since_offset > i64::MAX as u64 {
+            problems.push(ArgumentProblem::new("/since_offset", "is beyond any log"));
+        }
+        problems
+    }
+
+    async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
+        let id = shell_log::id(&input.shell_id)?;
+        let budget =
+            input.max_bytes.map_or(cx.output_budget_bytes, |max| max.min(cx.output_budget_bytes)).max(1);
+        let found = cx.shells.get(id).await?;
+        if input.wait_ms > 0 && found.next_offset <= input.since_offset {
+            cx.shells.changed(id, input.since_offset, Duration::from_millis(input.wait_ms)).await?;
+        }
+        let mut read = cx.shells.output(id, input.since_offset, budget).await?;
+        // Asked after the log, so that "ended and nothing more" is never said too early.
+        let shell = cx.shells.get(id).await?;
+        let state = State::of(&shell);
+        let mut pieces = shell_log::joined(std::mem::take(&mut read.pieces));
+        let more = read.next_offset < shell.next_offset;
+        let filter = input.filter.as_deref().map(compile).transpose();
+        if let Ok(Some(filter)) = filter {
+            if state.running || more {
+                read.next_offset -= hold_back_cut_line(&mut pieces, input.since_offset);
+            }
+            pieces = matching_lines(&filter, pieces);
+        }
+        let shaped = shell_log::shaped(&pieces, budget);
+        let mut lines: Vec<String> = shell_log::dropped_line(&read).into_iter().collect();
+        lines.push(if !shaped.text.is_empty() {
+            shaped.text
+        } else if input.filter.is_some() {
+            "[no matching output]".to_owned()
+        } else {
+            "[no new output]".to_owned()
+        });
+        lines.push(state.line());
+        let next_offset = read.next_offset;
+        lines.push(if more {
+            format!("[more to read: since_offset {next_offset}]")
+        } else {
+            format!("[next_offset {next_offset}]")
+        });
+        let output = Output {
+            state,
+            chunks: shell_log::chunks(&pieces),
+            next_offset,
+            more,
+            dropped_bytes: read.dropped_bytes,
+        };
+        Ok(ToolOutput::new(output, lines.join("\n")))
+    }
+}
+
+fn compile(filter: &str) -> Result<Regex, String> {
+    RegexBuilder::new(filter).size_limit(FILTER_BYTES).dfa_size_limit(FILTER_BYTES).build().map_err(|error| {
+        match error {
+            regex::Error::CompiledTooBig(_) => "is too large a regular expression".to_owned(),
+            error => {
+                let text = error.to_string();
+                let last = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+                format!("is not a regular expression: {last}")
+            }
+        }
+    })
+}
+
+/// Leaves a line that may still grow for the next read, when there is something before it; returns its bytes.
+fn hold_back_cut_line(pieces: &mut Vec<OutputPiece>, since_offset: u64) -> u64 {
+    let Some(last) = pieces.last_mut() else { return 0 };
+    let kept = last.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+    if last.log_offset + kept as u64 <= since_offset {
+        return 0;
+    }
+    let held_back = (last.bytes.len() - kept) as u64;
+    last.bytes.truncate(kept);
+    if last.bytes.is_empty() {
+        pieces.pop();
+    }
+    held_back
+}
+
+fn matching_lines(filter: &Regex, pieces: Vec<OutputPiece>) -> Vec<OutputPiece> {
+    let mut matching = Vec::new();
+    for piece in pieces {
+        let mut at = 0;
+        for line in piece.bytes.split_inclusive(|byte| *byte == b'\n') {
+            let text = String::from_utf8_lossy(line);
+            if filter.is_match(text.trim_end_matches(['\n', '\r'])) {
+                matching.push(OutputPiece {
+                    log_offset: piece.log_offset + at,
+                    stream: piece.stream,
+                    offset: piece.offset + at,
+                    bytes: line.to_vec(),
+                });
+            }
+            at += line.len() as u64;
+        }
+    }
+    matching
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::StreamName;
+
+    fn piece(log_offset: u64, stream: StreamName, text: &str) -> OutputPiece {
+        OutputPiece { log_offset, stream, offset: 0, bytes: text.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn a_cut_line_waits_for_its_rest() {
+        let mut pieces = vec![piece(10, StreamName::Stdout, "whole\ncu")];
+        assert_eq!(hold_back_cut_line(&mut pieces, 10), 2);
+        assert_eq!(pieces[0].bytes, b"whole\n");
+    }
+
+    #[test]
+    fn a_cut_line_alone_is_given_so_that_reading_goes_on() {
+        let mut pieces = vec![piece(10, StreamName::Stdout, "cu")];
+        assert_eq!(hold_back_cut_line(&mut pieces, 10), 0);
+        assert_eq!(pieces[0].bytes, b"cu");
+    }
+
+    #[test]
+    fn a_cut_line_after_another_stream_waits() {
+        let mut pieces = vec![piece(0, StreamName::Stderr, "oops\n"), piece(5, StreamName::Stdout, "cu")];
+        assert_eq!(hold_back_cut_line(&mut pieces, 0), 2);
+        assert_eq!(pieces.len(), 1);
+    }
+
+    #[test]
+    fn lines_are_matched_one_by_one() {
+        let filter = compile("^err.*r$").expect("a regular expression");
+        let found = matching_lines(&filter, vec![piece(5, StreamName::Stdout, "ok\nerror\r\nerr\n")]);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].log_offset, found[0].bytes.as_slice()), (8, &b"error\r\n"[..]));
+    }
+
+    #[test]
+    fn bad_patterns_are_told() {
+        assert!(compile("(").expect_err("unclosed").contains("unclosed group"));
+        assert!(compile("(?:a{1000}){1000}").expect_err("too big").contains("too large"));
+    }
+}

@@ -1,0 +1,10 @@
+//! Tools through the catalogue, as api and worker use them, in a fake world.
+#![expect(unreachable_pub, reason = "the modules of a test binary have nobody outside")]
+
+mod admission;
+mod aliases;
+mod catalog;
+mod code;
+mod files;
+mod shell;
+mod world;

@@ -1,0 +1,244 @@
+//! The shell toolkit.
+
+use std::time::Duration;
+
+use domain::{Code, ShellStatus, StreamName};
+use serde_json::json;
+use tools::port::{Background, Captured, CommandEnd, CommandOutcome, Program};
+use tools::{Catalog, Conclusion, ToolError};
+
+use crate::world::{SHELL, World, captured, exited, shell};
+
+fn ended(end: CommandEnd) -> Result<CommandOutcome, ToolError> {
+    Ok(CommandOutcome::Ended(end))
+}
+
+#[tokio::test]
+async fn a_command_is_run_as_asked() {
+    let world = World::new().with_outcome(ended(exited(0, "hi\n", "")));
+    let arguments = json!({"command": "echo hi", "cwd": "src/../lib", "env": {"A": "1"}, "stdin": "in"});
+    let finished = world.call("bash", arguments).await.expect("it ran");
+    let command = world.commands.lock().expect("no test panicked")[0].clone();
+    assert_eq!(command.program, Program::Shell("echo hi".to_owned()));
+    assert_eq!((command.cwd.as_str(), command.stdin.as_deref()), ("/workspace/lib", Some("in")));
+    assert_eq!((command.env["A"].as_str(), command.background), ("1", Background::Never));
+    assert_eq!(finished.result.output, "hi");
+    assert!(!finished.result.is_error);
+    insta::assert_json_snapshot!(finished.result);
+}
+
+#[tokio::test]
+async fn an_exit_code_is_an_error_of_the_command_and_not_of_the_call() {
+    let world = World::new().with_outcome(ended(exited(3, "", "no\n")));
+    let finished = world.call("bash", json!({"command": "false"})).await.expect("it ran");
+    assert_eq!((finished.result.is_error, finished.result.exit_code), (true, Some(3)));
+    assert_eq!(finished.conclusion, Conclusion::Finished);
+    assert_eq!(finished.result.output, "[stderr]\nno\n[exit code 3]");
+}
+
+#[tokio::test]
+async fn every_end_has_its_conclusion_and_its_words() {
+    let signalled = CommandEnd {
+        signal: Some("SIGKILL".to_owned()),
+        ..CommandEnd { exit_code: None, ..exited(0, "part", "") }
+    };
+    for (end, conclusion, words) in [
+        (exited(0, "", ""), Conclusion::Finished, "[no output]"),
+        (signalled.clone(), Conclusion::Signalled, "[ended by SIGKILL]"),
+        (CommandEnd { oom_killed: true, ..signalled.clone() }, Conclusion::OutOfMemory, "[out of memory"),
+        (CommandEnd { oom_killed: true, ..exited(137, "", "") }, Conclusion::OutOfMemory, "exit code 137"),
+        (CommandEnd { oom_killed: true, ..exited(0, "ok", "") }, Conclusion::Finished, "ok"),
+        (
+            CommandEnd { timed_out: true, ..signalled.clone() },
+            Conclusion::TimedOut,
+            "part\n[timed out after 12 ms",
+        ),
+        (CommandEnd { cancelled: true, ..signalled.clone() }, Conclusion::Cancelled, "[cancelled"),
+        (
+            CommandEnd { sandbox_reset: true, ..signalled },
+            Conclusion::SandboxReset,
+            "[everything in the sandbox",
+        ),
+    ] {
+        let world = World::new().with_outcome(ended(end.clone()));
+        let finished = world.call("bash", json!({"command": "x"})).await.expect("it ran");
+        assert_eq!(finished.conclusion, conclusion, "{end:?}");
+        assert!(finished.result.output.contains(words), "{}", finished.result.output);
+        assert_eq!(finished.result.is_error, conclusion != Conclusion::Finished);
+    }
+}
+
+#[tokio::test]
+async fn long_output_is_shortened_and_says_so() {
+    let stdout = Captured { head: vec![b'a'; 40_000], tail: vec![b'z'; 40_000], total_bytes: 1_000_000 };
+    let end = CommandEnd { stdout, dropped_bytes: 7, left_over: 2, ..exited(0, "", "warn") };
+    let world = World::new().with_outcome(ended(end));
+    let result = world.call("bash", json!({"command": "x"})).await.expect("it ran").result;
+    let truncated = result.truncated.expect("truncated");
+    assert_eq!((truncated.total_bytes, truncated.dropped_bytes), (1_000_004, 7));
+    assert!(result.output.len() < 30_300 && result.output.ends_with("[stderr]\nwarn"));
+    assert_eq!(result.structured["truncated"], true);
+    assert_eq!(result.structured["stdout_bytes"], 1_000_000);
+    assert!(result.structured["stdout"].as_str().is_some_and(|text| text.len() < 30_300));
+    let system = result.system.expect("remarks");
+    assert!(system.contains("2 process(es)") && system.contains("7 bytes"), "{system}");
+}
+
+#[tokio::test]
+async fn nothing_that_the_database_refuses_is_in_a_result() {
+    let world = World::new().with_outcome(ended(exited(0, "a\0b\u{1b}[31mc", "\0")));
+    let result = world.call("bash", json!({"command": "x"})).await.expect("it ran").result;
+    let text = serde_json::to_string(&result).expect("serialises");
+    assert!(!text.contains("\\u0000"), "{text}");
+    assert_eq!(result.output, "abc");
+}
+
+#[tokio::test]
+async fn a_background_command_returns_its_shell() {
+    for (arguments, background) in [
+        (json!({"command": "x", "background": true}), Background::Now { shell_timeout: None }),
+        (json!({"command": "x", "background_after_ms": 0}), Background::Now { shell_timeout: None }),
+        (
+            json!({"command": "x", "background_after_ms": 5, "shell_timeout_ms": 9}),
+            Background::After {
+                wait: Duration::from_millis(5),
+                shell_timeout: Some(Duration::from_millis(9)),
+            },
+        ),
+    ] {
+        let world = World::new().with_outcome(Ok(CommandOutcome::Shell {
+            shell: shell(ShellStatus::Running),
+            stdout: captured("so far\n"),
+            stderr: captured(""),
+        }));
+        let result = world.call("bash", arguments).await.expect("it ran").result;
+        assert_eq!(world.commands.lock().expect("no test panicked")[0].background, background);
+        assert_eq!(result.structured["shell_id"], SHELL.to_string());
+        assert_eq!((result.exit_code, result.is_error), (None, false));
+        assert!(
+            result.output.starts_with("so far\n[running in the background as shell_"),
+            "{}",
+            result.output
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_directory_outside_is_a_failed_call() {
+    let world = World::new();
+    let error = world.call("bash", json!({"command": "x", "cwd": "/etc"})).await.expect_err("outside");
+    assert_eq!(error.code, Code::PathOutsideWorkspace);
+    assert!(world.commands.lock().expect("no test panicked").is_empty());
+}
+
+#[tokio::test]
+async fn a_log_is_read_from_any_offset_without_loss() {
+    let log =
+        [(StreamName::Stdout, "one\ntwo\n"), (StreamName::Stderr, "bad\n"), (StreamName::Stdout, "three")];
+    let world = World::new().with_shell(shell(ShellStatus::Running), &log);
+    let mut read = Vec::new();
+    let mut since = 0;
+    loop {
+        let arguments = json!({"shell_id": SHELL.to_string(), "since_offset": since, "max_bytes": 5});
+        let result = world.call("bash_output", arguments).await.expect("read").result;
+        for chunk in result.structured["chunks"].as_array().expect("chunks") {
+            assert_eq!(chunk["offset"], read.len() as u64);
+            read.extend(chunk["text"].as_str().expect("text").bytes());
+        }
+        since = result.structured["next_offset"].as_u64().expect("an offset");
+        if result.structured["more"] == false {
+            break;
+        }
+    }
+    assert_eq!(read, b"one\ntwo\nbad\nthree");
+    assert_eq!(since, 17);
+}
+
+#[tokio::test]
+async fn a_filter_shows_whole_lines_only() {
+    let world = World::new()
+        .with_shell(shell(ShellStatus::Running), &[(StreamName::Stdout, "ok\nerror 1\nok\nerror 2\nerr")]);
+    let arguments = json!({"shell_id": SHELL.to_string(), "filter": "^err", "wait_ms": 100});
+    let result = world.call("bash_output", arguments).await.expect("read").result;
+    assert!(result.output.starts_with("error 1\nerror 2\n[shell_"), "{}", result.output);
+    assert_eq!(result.structured["next_offset"], 22);
+    assert_eq!(result.structured["more"], false);
+    assert!(world.waits.lock().expect("no test panicked").is_empty(), "there was something to read");
+}
+
+#[tokio::test]
+async fn a_read_waits_when_there_is_nothing_new() {
+    let world = World::new().with_shell(shell(ShellStatus::Exited), &[(StreamName::Stdout, "x\u{0}")]);
+    let arguments = json!({"shell_id": SHELL.to_string(), "since_offset": 2, "wait_ms": 100});
+    let result = world.call("bash_output", arguments).await.expect("read").result;
+    assert_eq!(*world.waits.lock().expect("no test panicked"), [(2, Duration::from_millis(100))]);
+    assert!(result.output.starts_with("[no new output]\n[shell_") && result.output.contains("exit code 0"));
+    let all = world.call("bash_output", json!({"shell_id": SHELL.to_string()})).await.expect("read").result;
+    assert_eq!(all.structured["chunks"][0]["base64"], "eAA=", "NUL cannot be stored as text");
+}
+
+#[tokio::test]
+async fn text_and_signals_reach_a_shell() {
+    for (arguments, text, close, signal) in [
+        (json!({"stdin": "y"}), Some("y\n"), false, None),
+        (json!({"stdin": ""}), Some("\n"), false, None),
+        (json!({"stdin": "y\n"}), Some("y\n"), false, None),
+        (json!({"stdin": "y", "append_newline": false, "close": true}), Some("y"), true, None),
+        (json!({"signal": "ctrl+c"}), None, false, Some(2)),
+    ] {
+        let world = World::new().with_shell(shell(ShellStatus::Running), &[(StreamName::Stdout, "> ")]);
+        let mut arguments = arguments;
+        arguments["shell_id"] = json!(SHELL.to_string());
+        let result = world.call("bash_input", arguments).await.expect("sent").result;
+        let input = world.inputs.lock().expect("no test panicked")[0].clone();
+        assert_eq!((input.text.as_deref(), input.close, input.signal), (text, close, signal));
+        assert_eq!(result.structured["next_offset"], 2);
+    }
+}
+
+#[tokio::test]
+async fn a_killed_shell_shows_its_last_output() {
+    let world = World::new().with_shell(shell(ShellStatus::Running), &[(StreamName::Stdout, "bye\n")]);
+    let result =
+        world.call("kill_bash", json!({"shell_id": SHELL.to_string()})).await.expect("killed").result;
+    assert_eq!(*world.kills.lock().expect("no test panicked"), [Duration::from_millis(200)]);
+    assert_eq!(result.structured["was_running"], true);
+    assert!(result.output.contains("was ended by SIGTERM (killed)") && result.output.ends_with("bye"));
+}
+
+#[tokio::test]
+async fn a_shell_that_is_not_there_is_a_failed_call() {
+    for tool in ["bash_output", "kill_bash"] {
+        let error = World::new().call(tool, json!({"shell_id": SHELL.to_string()})).await.expect_err("none");
+        assert_eq!(error.code, Code::ShellNotFound, "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn shells_are_listed_by_status() {
+    let ended = |exit_code: i32, reason: Option<&str>| domain::Shell {
+        exit_code: Some(exit_code),
+        end_reason: reason.map(str::to_owned),
+        ..shell(ShellStatus::Exited)
+    };
+    let world = World::new()
+        .with_shell(shell(ShellStatus::Running), &[])
+        .with_shell(ended(0, None), &[])
+        .with_shell(ended(1, None), &[])
+        .with_shell(ended(143, Some("killed")), &[]);
+    for (status, count) in [("all", 4), ("running", 1), ("completed", 1), ("error", 1), ("terminated", 1)] {
+        let result = world.call("list_bash", json!({"status": status})).await.expect("listed").result;
+        assert_eq!(result.structured["shells"].as_array().map(Vec::len), Some(count), "{status}");
+    }
+    let result = world.call("list_bash", json!({"status": "completed"})).await.expect("listed").result;
+    assert!(result.output.ends_with("  completed, 2.5 s  sleep 100\\necho done"), "{}", result.output);
+    let none = World::new().call("list_bash", json!({})).await.expect("listed").result;
+    assert_eq!(none.output, "[no shells]");
+}
+
+#[tokio::test]
+async fn a_tool_that_is_gone_fails_its_call() {
+    let world = World::new();
+    let error = Catalog::standard().run("gone", &world.context(1_000), json!({})).await.expect_err("gone");
+    assert_eq!(error.code, Code::UnknownTool);
+}
