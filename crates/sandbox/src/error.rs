@@ -145,6 +145,18 @@ pub enum SandboxError {
         /// What [`crate::Ledger::reserve`] answered.
         reserved_uid: u32,
     },
+    /// The engine has no such runtime.
+    #[error("this host has no container runtime {runtime}")]
+    RuntimeUnavailable {
+        /// The runtime's name.
+        runtime: String,
+    },
+    /// The installation is strict and a version on this host is known to be bad.
+    #[error("this host is known to be unsafe: {}", warnings.join("; "))]
+    HostUnsafe {
+        /// A sentence each.
+        warnings: Vec<String>,
+    },
     /// The engine or host failed in another way.
     #[error(transparent)]
     Engine(EngineError),

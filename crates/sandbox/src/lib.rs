@@ -28,7 +28,7 @@ pub use ledger::{Ledger, Live, LiveRow, Reserve, Reserved};
 pub use link::{AgentClient, ExecEvent, ExecStream, FileContent, Link, Terms};
 pub use metrics::Metrics;
 pub use sandbox::{Facts, Origin, Sandbox};
-pub use sandboxes::{AcquireRequest, Adoption, Sandboxes, WorkspaceFate};
+pub use sandboxes::{AcquireRequest, Action, Adoption, Observed, Sandboxes, WorkspaceFate, reconcile};
 
 /// The wire's own types, which the verbs take and return.
 pub use protocol;

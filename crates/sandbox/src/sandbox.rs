@@ -1,6 +1,7 @@
 //! A handle on one sandbox: its facts, its agent, and whether it still serves.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use domain::{Resources, SandboxId, SizeClass};
 use tokio::sync::{Notify, watch};
@@ -32,6 +33,8 @@ pub struct Facts {
     pub epoch: u64,
     /// Image, as it was asked for.
     pub image: String,
+    /// What the image was resolved to.
+    pub image_id: String,
     /// Size class, unless the resources are its own.
     pub size: Option<SizeClass>,
     /// What it may use.
@@ -43,14 +46,34 @@ pub struct Facts {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) facts: Facts,
-    pub(crate) origin: std::sync::OnceLock<Origin>,
+    pub(crate) origin: OnceLock<Origin>,
     pub(crate) link: Link,
     pub(crate) agent: AgentClient,
+    pub(crate) signs: Arc<Signs>,
+    /// It was given up: nobody watches it, and it is removed at most once.
+    pub(crate) given_up: CancellationToken,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.given_up.cancel();
+    }
+}
+
+/// What is known about whether a sandbox lives, shared with the task that watches it.
+#[derive(Debug)]
+pub(crate) struct Signs {
     pub(crate) gone: watch::Sender<Option<Gone>>,
     /// Something hints that the container is worth a look.
     pub(crate) nudge: Notify,
-    /// Nobody watches it any more.
-    pub(crate) unwatched: CancellationToken,
+    /// Somebody asked the engine to stop the container.
+    pub(crate) killed: AtomicBool,
+}
+
+impl Signs {
+    pub(crate) fn new() -> Self {
+        Self { gone: watch::Sender::new(None), nudge: Notify::new(), killed: AtomicBool::new(false) }
+    }
 }
 
 /// One running sandbox of this worker. Cheap to clone; dropping every clone closes the link and removes nothing.
@@ -117,12 +140,12 @@ impl Sandbox {
     /// Why it serves no more, if that is known already.
     #[must_use]
     pub fn gone(&self) -> Option<Gone> {
-        self.inner.gone.borrow().clone()
+        self.inner.signs.gone.borrow().clone()
     }
 
     /// Waits until it serves no more, and says why. Never resolves for a sandbox that this worker released.
     pub async fn wait_gone(&self) -> Gone {
-        let mut gone = self.inner.gone.subscribe();
+        let mut gone = self.inner.signs.gone.subscribe();
         loop {
             if let Some(gone) = gone.borrow_and_update().clone() {
                 return gone;

@@ -1,6 +1,6 @@
 //! How sandboxes are made: the `Driver` trait and the facts that pass through it. No engine is named here.
 
-pub mod docker;
+pub(crate) mod docker;
 
 use std::collections::BTreeMap;
 use std::fmt;

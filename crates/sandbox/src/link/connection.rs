@@ -42,7 +42,7 @@ enum Control {
 }
 
 /// The sending half of one connection, and its open streams.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     outgoing: mpsc::Sender<Outgoing>,
     control: mpsc::UnboundedSender<Control>,
     streams: Mutex<HashMap<StreamId, Arc<Inbox>>>,

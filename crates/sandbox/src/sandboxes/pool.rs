@@ -1,0 +1,204 @@
+//! The warm pool: connected sandboxes that wait for a claim, refilled off the path of requests.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use domain::SizeClass;
+use tokio::sync::{Notify, Semaphore};
+
+use super::launch::{Plan, launch};
+use super::{Core, WorkspaceFate, release};
+use crate::sandbox::Sandbox;
+use crate::{Config, Metrics};
+
+/// How often the pool is looked over without being woken.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Pauses after creations that failed, doubling.
+const BACKOFF: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// What distinguishes warm sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) image: String,
+    pub(super) size: SizeClass,
+    pub(super) runtime: String,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    ready: VecDeque<Sandbox>,
+    being_made: usize,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+/// The shelves of warm sandboxes.
+#[derive(Debug)]
+pub(super) struct Pool {
+    wanted: Vec<(Key, usize)>,
+    shelves: Mutex<HashMap<Key, Shelf>>,
+    refills: Arc<Semaphore>,
+    woken: Notify,
+    metrics: Metrics,
+}
+
+impl Pool {
+    pub(super) fn new(config: &Config, metrics: Metrics) -> Self {
+        let wanted = config.pool.iter().map(|entry| {
+            let key = Key {
+                image: entry.image.clone().unwrap_or_else(|| config.image.clone()),
+                size: entry.size,
+                runtime: entry.runtime.clone().unwrap_or_else(|| config.runtime.clone()),
+            };
+            (key, entry.count)
+        });
+        Self {
+            wanted: wanted.collect(),
+            shelves: Mutex::default(),
+            refills: Arc::new(Semaphore::new(config.refill_parallel.max(1))),
+            woken: Notify::new(),
+            metrics,
+        }
+    }
+
+    /// Has the pool looked over soon.
+    pub(super) fn wake(&self) {
+        self.woken.notify_one();
+    }
+
+    fn shelves(&self) -> MutexGuard<'_, HashMap<Key, Shelf>> {
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one that waits, the oldest first.
+    pub(super) fn take(&self, key: &Key) -> Option<Sandbox> {
+        let taken = self.shelves().get_mut(key)?.ready.pop_front();
+        if taken.is_some() {
+            self.count();
+            self.wake();
+        }
+        taken
+    }
+
+    /// Takes all of them.
+    pub(super) fn drain(&self) -> Vec<Sandbox> {
+        let drained = self.shelves().values_mut().flat_map(|shelf| std::mem::take(&mut shelf.ready)).collect();
+        self.count();
+        drained
+    }
+
+    fn put(&self, key: &Key, sandbox: Sandbox) {
+        if let Some(shelf) = self.shelves().get_mut(key) {
+            shelf.ready.push_back(sandbox);
+        }
+        self.count();
+    }
+
+    /// Takes those out that `is_stale` names.
+    fn weed(&self, key: &Key, is_stale: impl Fn(&Sandbox) -> bool) -> Vec<Sandbox> {
+        let mut shelves = self.shelves();
+        let Some(shelf) = shelves.get_mut(key) else { return Vec::new() };
+        let (stale, ready) = std::mem::take(&mut shelf.ready).into_iter().partition(|sandbox| is_stale(sandbox));
+        shelf.ready = ready;
+        stale.into_iter().collect()
+    }
+
+    /// Books the creation of one, if one is missing and its kind has not just failed.
+    fn book(&self, key: &Key, wanted: usize) -> bool {
+        let mut shelves = self.shelves();
+        let shelf = shelves.entry(key.clone()).or_default();
+        let missing = shelf.ready.len() + shelf.being_made < wanted;
+        let allowed = shelf.not_before.is_none_or(|at| Instant::now() >= at);
+        if missing && allowed {
+            shelf.being_made += 1;
+        }
+        missing && allowed
+    }
+
+    /// A booked creation is over.
+    fn made(&self, key: &Key, worked: bool) {
+        let mut shelves = self.shelves();
+        let Some(shelf) = shelves.get_mut(key) else { return };
+        shelf.being_made = shelf.being_made.saturating_sub(1);
+        if worked {
+            shelf.failures = 0;
+            shelf.not_before = None;
+        } else {
+            let pause = (BACKOFF * 2u32.saturating_pow(shelf.failures.min(5))).min(BACKOFF_MAX);
+            shelf.failures += 1;
+            shelf.not_before = Some(Instant::now() + pause);
+        }
+    }
+
+    fn count(&self) {
+        let shelves = self.shelves();
+        for (key, _) in &self.wanted {
+            let ready = shelves.get(key).map_or(0, |shelf| shelf.ready.len());
+            self.metrics.pool_size.with_label_values(&[key.image.as_str(), key.size.as_str()]).set(ready as i64);
+        }
+    }
+}
+
+/// Keeps the shelves filled for as long as the worker lives.
+pub(super) async fn keep(core: Arc<Core>) {
+    let pool = &core.pool;
+    loop {
+        for (key, wanted) in &pool.wanted {
+            weed(&core, key).await;
+            while pool.book(key, *wanted) {
+                // Waiting for the permit here, not in the task, makes one refill at a time of what is missing now.
+                let permit = tokio::select! {
+                    () = core.stop.cancelled() => return,
+                    permit = Arc::clone(&pool.refills).acquire_owned() => permit,
+                };
+                let (core, key) = (Arc::clone(&core), key.clone());
+                let tasks = core.tasks.clone();
+                tasks.spawn(async move {
+                    refill(&core, &key).await;
+                    drop(permit);
+                    core.pool.wake();
+                });
+            }
+        }
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            () = pool.woken.notified() => {}
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+        }
+    }
+}
+
+/// Discards what is gone, and what was made from an image whose name means another one by now.
+async fn weed(core: &Arc<Core>, key: &Key) {
+    let image = core.driver.resolve_image(&key.image).await.ok();
+    let stale = core.pool.weed(key, |sandbox| {
+        let other_image = image.as_ref().is_some_and(|image| image.id != sandbox.facts().image_id);
+        sandbox.gone().is_some() || other_image
+    });
+    for sandbox in stale {
+        release(core, &sandbox, WorkspaceFate::Remove);
+    }
+    core.pool.count();
+}
+
+async fn refill(core: &Arc<Core>, key: &Key) {
+    let plan = Plan {
+        image: key.image.clone(),
+        resources: key.size.resources(),
+        runtime: key.runtime.clone(),
+        workspace: None,
+    };
+    match launch(core, plan).await {
+        Ok(sandbox) if core.stop.is_cancelled() => release(core, &sandbox, WorkspaceFate::Remove),
+        Ok(sandbox) => {
+            core.pool.put(key, sandbox);
+            core.pool.made(key, true);
+        }
+        Err(error) => {
+            core.pool.made(key, false);
+            tracing::warn!(image = key.image, size = key.size.as_str(), error = &error as &dyn std::error::Error, "the pool could not be filled");
+        }
+    }
+}
