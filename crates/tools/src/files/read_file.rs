@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, renamed};
+use crate::file_text::{self, Lines};
 use crate::port::FileContent;
 use crate::{
     Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, clean, path,
@@ -15,8 +16,6 @@ pub(crate) struct ReadFile;
 
 const LINES_DEFAULT: u64 = 2_000;
 const LINES: u64 = 1_000_000;
-/// Width of a line's number and its tab in the text.
-const NUMBER_BYTES: usize = 7;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -160,39 +159,6 @@ fn budget(cx: &Context, input: &Input) -> usize {
         .map_or(bytes, |max| max.min(bytes))
 }
 
-fn text<'a>(shown_path: &str, bytes: &'a [u8]) -> Result<&'a str, ToolError> {
-    let refused = |what: &str| {
-        ToolError::new(Code::BinaryFile, format!("read_file: `{}` is {what}", clean::one_line(shown_path)))
-            .hint("Use bash (file, xxd, iconv, strings, python3) to look into it.")
-    };
-    // A text may begin with what looks like a magic number: the number only names what is no text.
-    let kind = || kind_of(bytes).map(|kind| format!("{kind}, not text"));
-    match std::str::from_utf8(bytes) {
-        Ok(text) if !text.contains('\0') => Ok(text),
-        Ok(_) => Err(refused(&kind().unwrap_or_else(|| "not text: it has NUL bytes".to_owned()))),
-        Err(error) => {
-            let at = error.valid_up_to();
-            Err(refused(&kind().unwrap_or_else(|| format!("not UTF-8 text (byte {at} is not)"))))
-        }
-    }
-}
-
-fn kind_of(bytes: &[u8]) -> Option<&'static str> {
-    const KINDS: &[(&[u8], &str)] = &[
-        (b"\x89PNG\r\n\x1a\n", "a PNG image"),
-        (b"\xff\xd8\xff", "a JPEG image"),
-        (b"GIF8", "a GIF image"),
-        (b"%PDF-", "a PDF document"),
-        (b"PK\x03\x04", "a zip archive (or an office document)"),
-        (b"\x1f\x8b", "gzip data"),
-        (b"\x7fELF", "an ELF executable"),
-        (b"SQLite format 3\0", "an SQLite database"),
-        (b"\xff\xfe", "UTF-16 text"),
-        (b"\xfe\xff", "UTF-16 text"),
-    ];
-    KINDS.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, kind)| *kind)
-}
-
 fn lines(
     cx: &Context,
     path: String,
@@ -201,7 +167,7 @@ fn lines(
 ) -> Result<ToolOutput<Output>, ToolError> {
     let whole = file.bytes.len() as u64 >= file.stat.size_bytes;
     let kept = if whole { &file.bytes[..] } else { clean::without_cut_end(&file.bytes).0 };
-    let text = text(&path, kept)?;
+    let text = file_text::text(&path, kept)?;
     let first = input.offset.unwrap_or(1);
     let total_lines = text.split_inclusive('\n').count() as u64;
     if first > total_lines.max(1) {
@@ -209,7 +175,7 @@ fn lines(
     }
     let limit = usize::try_from(input.limit.unwrap_or(LINES_DEFAULT)).unwrap_or(usize::MAX);
     let skip = usize::try_from(first - 1).unwrap_or(usize::MAX);
-    let mut taken = Taken::new(budget(cx, input), input.max_chars);
+    let mut taken = Lines::new(budget(cx, input), input.max_chars);
     for line in text.split_inclusive('\n').skip(skip).take(limit) {
         if !taken.take(line) {
             break;
@@ -233,7 +199,7 @@ fn lines(
         };
         output.push_str(&format!("\n[lines {first}-{}{of}; read on with offset {next}]", next - 1));
     }
-    let truncated = more.then(|| Truncation {
+    let truncated = more.then_some(Truncation {
         total_bytes: file.stat.size_bytes,
         shown_bytes: taken.content.len() as u64,
         dropped_bytes: 0,
@@ -268,55 +234,6 @@ fn beyond_the_end(path: &str, first: u64, total_lines: u64, whole: bool) -> Tool
     .hint("Use byte_range, or bash with sed -n, grep or tail.")
 }
 
-/// Lines taken so far, within a budget.
-struct Taken {
-    content: String,
-    lines: u64,
-    /// The last line is not whole.
-    cut: bool,
-    bytes_left: usize,
-    chars_left: usize,
-}
-
-impl Taken {
-    fn new(budget: usize, max_chars: Option<u64>) -> Self {
-        let chars_left = max_chars.and_then(|chars| usize::try_from(chars).ok()).unwrap_or(usize::MAX);
-        Self { content: String::new(), lines: 0, cut: false, bytes_left: budget, chars_left }
-    }
-
-    /// Takes a line if it fits. The first line is cut rather than refused, so that there is always something.
-    fn take(&mut self, line: &str) -> bool {
-        let (bytes, chars) = (line.len() + NUMBER_BYTES, line.chars().count());
-        if bytes <= self.bytes_left && chars <= self.chars_left {
-            self.content.push_str(line);
-            self.lines += 1;
-            self.bytes_left -= bytes;
-            self.chars_left -= chars;
-            return true;
-        }
-        if self.lines == 0 {
-            let by_chars = line.char_indices().nth(self.chars_left).map_or(line.len(), |(at, _)| at);
-            let by_bytes = line.floor_char_boundary(self.bytes_left.saturating_sub(NUMBER_BYTES));
-            self.content.push_str(&line[..by_chars.min(by_bytes)]);
-            self.lines = 1;
-            self.cut = true;
-        }
-        false
-    }
-
-    fn numbered(&self, first: u64) -> String {
-        let mut text = String::with_capacity(self.content.len() + 8 * self.content.len() / 40);
-        for (number, line) in (first..).zip(self.content.split_inclusive('\n')) {
-            if !text.is_empty() {
-                text.push('\n');
-            }
-            let line = clean::plain(line.strip_suffix('\n').unwrap_or(line));
-            text.push_str(&format!("{number:>6}\t{line}"));
-        }
-        text
-    }
-}
-
 fn bytes(
     path: String,
     asked: ByteRange,
@@ -336,12 +253,12 @@ fn bytes(
         if asked.start == 0 { (&file.bytes[..], 0) } else { clean::without_cut_start(&file.bytes) };
     let (kept, _) = clean::without_cut_end(kept);
     let most = max_chars.and_then(|chars| usize::try_from(chars).ok()).unwrap_or(usize::MAX);
-    let content: String = text(&path, kept)?.chars().take(most).collect();
+    let content: String = file_text::text(&path, kept)?.chars().take(most).collect();
     let start = asked.start + cut_start;
     let end = start + content.len() as u64;
     let size_bytes = file.stat.size_bytes;
     let output = format!("{}\n[bytes {start}-{end} of {size_bytes}]", clean::plain(&content));
-    let truncated = (end < size_bytes || start > 0).then(|| Truncation {
+    let truncated = (end < size_bytes || start > 0).then_some(Truncation {
         total_bytes: size_bytes,
         shown_bytes: content.len() as u64,
         dropped_bytes: 0,

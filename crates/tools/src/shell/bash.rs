@@ -33,7 +33,7 @@ pub(crate) struct Input {
     /// Environment variables for this command only.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Text for its stdin. Without it, stdin is empty.
+    /// Text for its stdin. Without it, stdin is empty (in the background: open for bash_input).
     stdin: Option<String>,
     /// Run it in the background and return at once with a shell_id.
     #[serde(default)]

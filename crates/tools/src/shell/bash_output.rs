@@ -9,9 +9,9 @@ use regex::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::alias::{Alias, ArgumentAlias, Dialect, Target, refused, renamed};
+use crate::alias::{Alias, ArgumentAlias, Dialect, Target, renamed};
 use crate::shell_log::{self, Chunk, State};
-use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput};
+use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, clean};
 
 pub(crate) struct BashOutput;
 
@@ -75,11 +75,6 @@ impl Tool for BashOutput {
             renamed("bash_id", "shell_id"),
             renamed("shellId", "shell_id"),
             renamed("instanceId", "shell_id"),
-            refused("showStdIn", "it has no meaning when reading"),
-            ArgumentAlias {
-                name: "showStdout",
-                target: Target::Ignored("what a user sees is the client's choice"),
-            },
         ],
         title: "Read a background command",
         description: "Reads what a background command (a shell that bash returned as shell_id) has written, and whether it \
@@ -124,11 +119,11 @@ impl Tool for BashOutput {
         let state = State::of(&shell);
         let mut pieces = shell_log::joined(std::mem::take(&mut read.pieces));
         let more = read.next_offset < shell.next_offset;
-        let filter = input.filter.as_deref().map(compile).transpose();
-        if let Ok(Some(filter)) = filter {
-            if state.running || more {
-                read.next_offset -= hold_back_cut_line(&mut pieces, input.since_offset);
-            }
+        if state.running || more {
+            let end = if input.filter.is_some() { last_line_end } else { last_character_end };
+            read.next_offset = hold_back(&mut pieces, &input, read.next_offset, end);
+        }
+        if let Some(Ok(filter)) = input.filter.as_deref().map(compile) {
             pieces = matching_lines(&filter, pieces);
         }
         let shaped = shell_log::shaped(&pieces, budget);
@@ -171,19 +166,28 @@ fn compile(filter: &str) -> Result<Regex, String> {
     })
 }
 
-/// Leaves a line that may still grow for the next read, when there is something before it; returns its bytes.
-fn hold_back_cut_line(pieces: &mut Vec<OutputPiece>, since_offset: u64) -> u64 {
-    let Some(last) = pieces.last_mut() else { return 0 };
-    let kept = last.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
-    if last.log_offset + kept as u64 <= since_offset {
-        return 0;
+/// Leaves the end of a line or character that is still to come for the next read, when there is something before it.
+fn hold_back(pieces: &mut Vec<OutputPiece>, input: &Input, next_offset: u64, end: fn(&[u8]) -> usize) -> u64 {
+    let Some(last) = pieces.last_mut() else { return next_offset };
+    let kept = end(&last.bytes);
+    let kept_until = last.log_offset + kept as u64;
+    let reaches_the_end = last.log_offset + last.bytes.len() as u64 == next_offset;
+    if !reaches_the_end || kept_until <= input.since_offset {
+        return next_offset;
     }
-    let held_back = (last.bytes.len() - kept) as u64;
     last.bytes.truncate(kept);
     if last.bytes.is_empty() {
         pieces.pop();
     }
-    held_back
+    kept_until
+}
+
+fn last_line_end(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1)
+}
+
+fn last_character_end(bytes: &[u8]) -> usize {
+    clean::without_cut_end(bytes).0.len()
 }
 
 fn matching_lines(filter: &Regex, pieces: Vec<OutputPiece>) -> Vec<OutputPiece> {
@@ -215,25 +219,43 @@ mod tests {
         OutputPiece { log_offset, stream, offset: 0, bytes: text.as_bytes().to_vec() }
     }
 
+    fn since(since_offset: u64) -> Input {
+        Input { shell_id: String::new(), since_offset, filter: None, wait_ms: 0, max_bytes: None }
+    }
+
     #[test]
     fn a_cut_line_waits_for_its_rest() {
         let mut pieces = vec![piece(10, StreamName::Stdout, "whole\ncu")];
-        assert_eq!(hold_back_cut_line(&mut pieces, 10), 2);
+        assert_eq!(hold_back(&mut pieces, &since(10), 18, last_line_end), 16);
         assert_eq!(pieces[0].bytes, b"whole\n");
     }
 
     #[test]
     fn a_cut_line_alone_is_given_so_that_reading_goes_on() {
         let mut pieces = vec![piece(10, StreamName::Stdout, "cu")];
-        assert_eq!(hold_back_cut_line(&mut pieces, 10), 0);
+        assert_eq!(hold_back(&mut pieces, &since(10), 12, last_line_end), 12);
         assert_eq!(pieces[0].bytes, b"cu");
     }
 
     #[test]
     fn a_cut_line_after_another_stream_waits() {
         let mut pieces = vec![piece(0, StreamName::Stderr, "oops\n"), piece(5, StreamName::Stdout, "cu")];
-        assert_eq!(hold_back_cut_line(&mut pieces, 0), 2);
+        assert_eq!(hold_back(&mut pieces, &since(0), 7, last_line_end), 5);
         assert_eq!(pieces.len(), 1);
+    }
+
+    #[test]
+    fn a_cut_character_waits_for_its_rest() {
+        let mut pieces = vec![piece(0, StreamName::Stdout, "a€")];
+        pieces[0].bytes.pop();
+        assert_eq!(hold_back(&mut pieces, &since(0), 3, last_character_end), 1);
+        assert_eq!(pieces[0].bytes, b"a");
+    }
+
+    #[test]
+    fn nothing_is_held_back_before_bytes_that_are_gone() {
+        let mut pieces = vec![piece(0, StreamName::Stdout, "a\nb")];
+        assert_eq!(hold_back(&mut pieces, &since(0), 900, last_line_end), 900);
     }
 
     #[test]

@@ -38,3 +38,52 @@ async fn a_missing_interpreter_is_told() {
     assert_eq!(error.code, Code::StartFailed);
     assert!(error.hint.is_some_and(|hint| hint.contains("python3")));
 }
+
+/// The prelude in a real interpreter; what only a sandbox can show is tested there.
+#[tokio::test]
+async fn tracebacks_show_the_code_and_nothing_of_ours() {
+    for (code, last, exit_code, stdout, stderr) in [
+        ("import sys\nprint('é', sys.argv, __name__)", false, 0, "é ['<code>', 'x'] __main__\n", ""),
+        ("x = 3\nx * 14", true, 0, "42\n", ""),
+        ("x = 3\nx * 14", false, 0, "", ""),
+        (
+            "def f():\n    raise ValueError('no')\nf()",
+            false,
+            1,
+            "",
+            "Traceback (most recent call last):\n  File \"<code>\", line 3, in <module>\n    f()\n  \
+             File \"<code>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n",
+        ),
+        ("x = (", false, 1, "", "  File \"<code>\", line 1\n    x = (\nSyntaxError: '(' was never closed\n"),
+        ("raise SystemExit(7)", false, 7, "", ""),
+        ("import os\ntry:\n    os.fstat(3)\nexcept OSError:\n    print('closed')", false, 0, "closed\n", ""),
+    ] {
+        let world = World::new();
+        let arguments = json!({"code": code, "last_expression": last, "args": ["x"]});
+        world.call("python_execute", arguments).await.expect("it ran");
+        let command = world.commands.lock().expect("no test panicked")[0].clone();
+        let Program::Argv { argv, script } = command.program else { panic!("a program") };
+        let script = script.expect("the code");
+        let file = std::env::temp_dir().join(format!("toolhost-prelude-{}", std::process::id()));
+        std::fs::write(&file, script).expect("a file for descriptor 3");
+        let output = std::process::Command::new("sh")
+            .args(["-c", "exec 3<\"$0\"; exec \"$@\""])
+            .arg(&file)
+            .args(&argv)
+            .output()
+            .expect("sh is there");
+        std::fs::remove_file(&file).expect("it was there");
+        if output.status.code() == Some(127) {
+            eprintln!("python3 is not on this machine: skipped");
+            return;
+        }
+        assert_eq!(output.status.code(), Some(exit_code), "{code}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), stdout, "{code}");
+        // Where the carets stand differs between versions of Python.
+        let without_carets: String = String::from_utf8_lossy(&output.stderr)
+            .split_inclusive('\n')
+            .filter(|line| line.trim().is_empty() || line.contains(|c: char| !" ~^\n".contains(c)))
+            .collect();
+        assert_eq!(without_carets, stderr, "{code}");
+    }
+}
