@@ -4,3 +4,11 @@
 //! the ports that are implemented here.
 
 mod relay;
+mod config;
+mod ledger;
+mod lease;
+mod metrics;
+mod schedule;
+
+pub use config::{OnShutdown, WorkerConfig};
+pub use metrics::Metrics;

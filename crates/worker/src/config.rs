@@ -1,0 +1,39 @@
+//! Settings of a worker process. The server fills them from its configuration tree.
+
+use std::time::Duration;
+
+use domain::policy::Policy;
+
+/// What a worker does.
+#[derive(Debug, Clone)]
+pub struct WorkerConfig {
+    /// Name of the installation, part of every container's name and labels.
+    pub installation: String,
+    /// Name of the host: the same for all workers on it and after a restart, or their sessions cannot be taken over.
+    pub host: String,
+    /// Calls that run at the same time in this process.
+    pub slots: u32,
+    /// Sessions that this process owns at the same time.
+    pub sessions: u32,
+    /// The installation's own policy, the outermost layer.
+    pub policy: Policy,
+    /// How long events, output and calls are kept.
+    pub retention: store::Retention,
+    /// What becomes of sessions when the process stops.
+    pub on_shutdown: OnShutdown,
+    /// How sandboxes are made.
+    pub sandbox: sandbox::Config,
+}
+
+/// What becomes of sessions when the process stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnShutdown {
+    /// Their commands go on, and another worker of the host (or the next one to start) takes them over at once. Calls that run
+    /// get this time to end before.
+    HandOver {
+        /// The time.
+        drain: Duration,
+    },
+    /// They end, and their containers are removed. For machines that are used alone.
+    EndSessions,
+}
