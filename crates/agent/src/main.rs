@@ -1,2 +1,55 @@
-//! Placeholder.
-fn main() {}
+//! The agent: a static daemon inside every sandbox, pid 1 and root there, that does what the worker asks over one socket and
+//! owns every process and file access of the sandbox. It must never run a tool's code with its own rights, nor show a
+//! tool a secret.
+
+mod cgroup;
+mod daemon;
+mod files;
+mod journal;
+mod kernel;
+mod limits;
+mod link;
+mod log;
+mod operation;
+mod process;
+mod warm;
+
+use std::path::{Path, PathBuf};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::{Mode, umask};
+
+fn main() {
+    let mut arguments = std::env::args_os().skip(1);
+    let is_init = std::process::id() == 1;
+    let link = match (arguments.next(), arguments.next()) {
+        // Only for trying it outside a sandbox: in one, nobody but the design says where the worker listens.
+        (Some(option), Some(path)) if option == "--link" && !is_init => PathBuf::from(path),
+        (None, None) => Path::new(protocol::LINK_DIR).join(protocol::LINK_SOCKET),
+        _ => fatal("takes no arguments"),
+    };
+    if !nix::unistd::geteuid().is_root() {
+        fatal("must be root inside its sandbox: it gives commands another identity");
+    }
+    kernel::tame_allocator();
+    umask(Mode::from_bits_truncate(0o022));
+    // Descriptors are the agent's own; commands get their limits from the worker. A refusal leaves the limit as it is.
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard.min(65_536), hard);
+    }
+    let hidden = kernel::prctl(nix::libc::PR_SET_DUMPABLE, 0);
+    if hidden.is_err() {
+        fatal("cannot hide its memory from the sandbox");
+    }
+    // Orphans of a supervisor that died come to the agent even where it is not the first process.
+    let _ = kernel::prctl(nix::libc::PR_SET_CHILD_SUBREAPER, 1);
+    let outcome = daemon::Daemon::new(link).and_then(daemon::Daemon::run);
+    if let Err(errno) = outcome {
+        fatal(errno.desc());
+    }
+}
+
+fn fatal(reason: &str) -> ! {
+    eprintln!("toolhost-agent: {reason}");
+    std::process::exit(1);
+}

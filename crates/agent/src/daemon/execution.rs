@@ -1,0 +1,423 @@
+//! Commands: starting them in a warm or a new shell, learning whether they began, and how they ended.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::epoll::EpollFlags;
+use protocol::{
+    AgentError, ErrorCode, ExecAttached, ExecExit, ExecRequest, ExecSpec, OperationKey, OperationState,
+    Program, Reply, StdinMode, StreamId,
+};
+
+use super::{Daemon, Source, StreamUse};
+use crate::journal::Entry;
+use crate::log::Log;
+use crate::operation::{Input, Operation, OperationId, Pending, Phase, Starting, Watched};
+use crate::process::control::{Gone, Report, receive_report};
+use crate::process::launch::{self, refuse};
+use crate::process::{Process, child, prelude, spawn};
+use crate::{kernel, limits};
+
+impl Daemon {
+    pub(super) fn exec(&mut self, stream: StreamId, request: ExecRequest) {
+        match self.journal.get(&request.key) {
+            Some(Entry::Exec(id)) => self.attach(*id, stream, request.resume_from),
+            Some(Entry::Refused(error)) => {
+                let error = error.clone();
+                self.fail(stream, error);
+            }
+            Some(_) => self.fail(stream, super::verbs::other_kind()),
+            None => match request.spec {
+                Some(spec) => self.start(stream, request.key, spec),
+                None => self.fail(stream, super::verbs::never_was()),
+            },
+        }
+    }
+
+    fn start(&mut self, stream: StreamId, key: OperationKey, spec: ExecSpec) {
+        // Nothing has happened for the key yet, so that a refusal for want of room may be tried again.
+        if let Err(error) = self.journal.admit(&key).and_then(|()| self.has_room()) {
+            return self.fail(stream, error);
+        }
+        let (process, warm) = match self.start_process(&spec, Shells::WarmIfFits) {
+            Ok(started) => started,
+            Err(error) => {
+                self.journal.record(key, Entry::Refused(error.clone()));
+                return self.fail(stream, error);
+            }
+        };
+        let id = self.next_operation;
+        self.next_operation += 1;
+        let now = Instant::now();
+        let mut operation = Operation {
+            key: key.clone(),
+            phase: Phase::Running,
+            process: None,
+            watched: Watched::default(),
+            log: Log::default(),
+            stream: Some(stream),
+            attached: false,
+            started_by: Some(stream),
+            input: Default::default(),
+            kill_waiters: Vec::new(),
+            started_at: now,
+            deadline: spec.timeout_ms.map(|ms| now + Duration::from_millis(ms)),
+            grace: Duration::from_millis(spec.grace_ms).min(limits::GRACE_MAX),
+            detached: spec.detached,
+            warm,
+            timed_out: false,
+            killed: false,
+            reset: false,
+            oom_kills_before: self.control_group.oom_kills(),
+            forgotten: false,
+        };
+        if let StdinMode::Text(text) = &spec.stdin {
+            let data = text.clone().into_bytes();
+            operation.input.push_back(Input { data, written: 0, close: true, asked_by: None });
+        }
+        let confirm_by = warm.then(|| now + limits::WARM_CONFIRM);
+        operation.phase = Phase::Starting(Starting { spec: Box::new(spec), fallback: false, confirm_by });
+        self.operations.insert(id, operation);
+        self.active.insert(id);
+        self.journal.record(key, Entry::Exec(id));
+        self.streams.insert(stream, StreamUse::Exec(id));
+        self.connect(id, process);
+        self.warm.rest(now);
+    }
+
+    fn has_room(&self) -> Result<(), AgentError> {
+        let refuse =
+            |message: &str| Err(AgentError { code: ErrorCode::LimitExceeded, message: message.to_owned() });
+        let running =
+            self.active.iter().filter(|id| self.operations.get(id).is_some_and(Operation::has_tree));
+        if running.count() >= limits::RUNNING_OPERATIONS {
+            return refuse("too many operations run in this sandbox; wait for one to end");
+        }
+        if self.buffered >= limits::BUFFERED_REFUSE_BYTES {
+            return refuse("too much output waits to be taken; read or forget ended operations first");
+        }
+        Ok(())
+    }
+
+    /// Starts the command child, or releases one that has waited. Says whether it was a warm one.
+    fn start_process(&mut self, spec: &ExecSpec, shells: Shells) -> Result<(Process, bool), AgentError> {
+        let grace = Duration::from_millis(spec.grace_ms).min(limits::GRACE_MAX);
+        self.warm.expect_limits(&spec.limits, grace);
+        if let (Shells::WarmIfFits, Program::Shell { command }) = (shells, &spec.program)
+            && spec.cwd.starts_with('/')
+            && !command.contains('\0')
+            && !spec.cwd.contains('\0')
+            && prelude::fits_started_shell(&spec.env)
+            && spec.env.values().all(|value| !value.contains('\0'))
+            && let Some(mut process) = self.take_warm_shell(&spec.limits, grace)
+        {
+            let null_stdin = spec.stdin == StdinMode::Null;
+            let text = prelude::release_text(command, &spec.cwd, &spec.env, null_stdin);
+            process.release(Some(&text));
+            if null_stdin {
+                process.stdin = None;
+            }
+            return Ok((process, true));
+        }
+        let Some(settings) = &self.settings else { return Err(refuse("the sandbox has no owner yet")) };
+        let launch = launch::for_spec(&settings.env, spec, settings.uid)?;
+        let mut process = spawn(launch, grace)?;
+        self.supervisors.insert(process.supervisor.as_raw());
+        if matches!(spec.program, Program::Shell { .. }) {
+            process.release(None);
+        }
+        process.memory = None;
+        Ok((process, false))
+    }
+
+    /// Puts a process's descriptors into the loop.
+    fn connect(&mut self, id: OperationId, process: Process) {
+        let read = EpollFlags::EPOLLIN;
+        self.watch(&process.control, Source::Control(id), read);
+        if let Some(gate) = &process.gate {
+            self.watch(gate, Source::Gate(id), read);
+        }
+        let mut watched = Watched::default();
+        if let Some(stdout) = &process.stdout {
+            watched.stdout = self.watch(stdout, Source::Stdout(id), read);
+        }
+        if let Some(stderr) = &process.stderr {
+            watched.stderr = self.watch(stderr, Source::Stderr(id), read);
+        }
+        let gate_lost = process.gate.is_none();
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.watched = watched;
+            operation.process = Some(process);
+        }
+        self.write_input(id);
+        if gate_lost {
+            self.not_begun(id);
+        }
+    }
+
+    /// Takes a process's descriptors out of the loop. Dropping it makes its supervisor end the tree, if it lives.
+    fn disconnect(&mut self, id: OperationId) {
+        let Some(process) = self.operations.get_mut(&id).and_then(|operation| operation.process.take())
+        else {
+            return;
+        };
+        self.unwatch(&process.control);
+        for fd in [&process.gate, &process.stdin, &process.stdout, &process.stderr].into_iter().flatten() {
+            self.unwatch(fd);
+        }
+    }
+
+    /// The gate tells whether the command has begun.
+    pub(super) fn gate_speaks(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        let Phase::Starting(starting) = &mut operation.phase else { return };
+        let speaks = matches!(starting.spec.program, Program::Shell { .. });
+        let Some(gate) = operation.process.as_ref().and_then(|process| process.gate.as_ref()) else { return };
+        let mut record = [0; 64];
+        loop {
+            match nix::unistd::read(gate, &mut record) {
+                Ok(0) if speaks && !starting.fallback => return self.not_begun(id),
+                Ok(0) => return self.begun(id),
+                Ok(length) => {
+                    let mut words = &record[..length];
+                    while let [word, rest @ ..] = words {
+                        words = rest;
+                        match *word {
+                            child::GATE_BEGUN => return self.begun(id),
+                            child::GATE_FALLBACK => starting.fallback = true,
+                            child::GATE_FAILED => {
+                                let mut failure = [0; 5];
+                                let known = rest.len().min(failure.len());
+                                failure[..known].copy_from_slice(&rest[..known]);
+                                return self.not_started(id, failure);
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                Err(_) => return self.not_begun(id),
+            }
+        }
+    }
+
+    fn begun(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        operation.phase = Phase::Running;
+        let gate = operation.process.as_mut().and_then(|process| process.gate.take());
+        if let Some(gate) = gate {
+            self.unwatch(&gate);
+        }
+        self.say_attached(id);
+    }
+
+    /// The shell is gone, or slow, and the command has certainly not begun: a new shell takes over from a warm one.
+    fn not_begun(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        let Phase::Starting(starting) = &operation.phase else { return };
+        if operation.killed || operation.timed_out {
+            return self.begun(id);
+        }
+        if !operation.warm {
+            return self.abandon(id, refuse("the shell ended before the command began"));
+        }
+        operation.warm = false;
+        let spec = starting.spec.clone();
+        operation.phase = Phase::Starting(Starting { spec: spec.clone(), fallback: false, confirm_by: None });
+        self.disconnect(id);
+        match self.start_process(&spec, Shells::New) {
+            Ok((process, _)) => self.connect(id, process),
+            Err(error) => self.abandon(id, error),
+        }
+    }
+
+    fn not_started(&mut self, id: OperationId, failure: [u8; 5]) {
+        let Some(operation) = self.operations.get(&id) else { return };
+        let Phase::Starting(starting) = &operation.phase else { return };
+        if operation.warm {
+            return self.not_begun(id);
+        }
+        let program = match &starting.spec.program {
+            Program::Shell { .. } => "bash",
+            Program::Argv { argv, .. } => argv.first().map_or("", String::as_str),
+        };
+        let error = child::failure(failure, &starting.spec.cwd, program);
+        self.abandon(id, error);
+    }
+
+    /// The command was never started. That is its result.
+    fn abandon(&mut self, id: OperationId, error: AgentError) {
+        self.disconnect(id);
+        self.active.remove(&id);
+        let Some(mut operation) = self.operations.remove(&id) else { return };
+        self.buffered -= operation.log.len();
+        if !operation.forgotten {
+            self.journal.record(operation.key.clone(), Entry::Refused(error.clone()));
+        }
+        self.give_up_input(&mut operation);
+        for waiter in operation.kill_waiters {
+            self.finish(waiter, &Reply::Done);
+        }
+        if let Some(stream) = operation.stream {
+            self.fail(stream, error);
+        }
+    }
+
+    pub(super) fn supervisor_reports(&mut self, id: OperationId) {
+        loop {
+            let Some(process) = self.operations.get(&id).and_then(|operation| operation.process.as_ref())
+            else {
+                return;
+            };
+            match receive_report(process.control.as_fd()) {
+                Ok(None) => return,
+                Ok(Some(Report::Stuck)) => self.reset_sandbox(),
+                Ok(Some(Report::Gone(gone))) => return self.gone(id, gone),
+                // A supervisor without a last word was killed itself; only the kernel does that, for want of memory.
+                Err(_) => {
+                    let killed =
+                        Gone { status: Some(nix::libc::SIGKILL), cpu_ms: 0, max_rss_bytes: 0, left_over: 0 };
+                    return self.gone(id, killed);
+                }
+            }
+        }
+    }
+
+    fn gone(&mut self, id: OperationId, gone: Gone) {
+        let supervisor = |daemon: &Self| Some(daemon.operations.get(&id)?.process.as_ref()?.supervisor);
+        let reported = supervisor(self);
+        self.gate_speaks(id);
+        if supervisor(self) != reported {
+            return;
+        }
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        if matches!(operation.phase, Phase::Starting(_)) {
+            return self.not_begun(id);
+        }
+        let status = gone.status;
+        let exit = ExecExit {
+            exit_code: status.filter(|s| nix::libc::WIFEXITED(*s)).map(|s| nix::libc::WEXITSTATUS(s)),
+            signal: status.filter(|s| nix::libc::WIFSIGNALED(*s)).map(|s| nix::libc::WTERMSIG(s)),
+            timed_out: operation.timed_out,
+            killed: operation.killed,
+            oom_killed: self.control_group.oom_kills() > operation.oom_kills_before,
+            left_over: gone.left_over,
+            sandbox_reset: operation.reset,
+            duration_ms: operation.started_at.elapsed().as_millis() as u64,
+            cpu_ms: gone.cpu_ms,
+            max_rss_bytes: gone.max_rss_bytes,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+        };
+        let mut pending = Pending { stdout: 0, stderr: 0 };
+        let waiters = std::mem::take(&mut operation.kill_waiters);
+        if let Some(process) = &mut operation.process {
+            let waiting =
+                |fd: &Option<OwnedFd>| fd.as_ref().map_or(0, |fd| kernel::bytes_waiting(fd.as_raw_fd()));
+            pending = Pending { stdout: waiting(&process.stdout), stderr: waiting(&process.stderr) };
+        }
+        operation.phase = Phase::Draining(exit, pending);
+        self.stop_watching(id);
+        for waiter in waiters {
+            self.finish(waiter, &Reply::Done);
+        }
+        self.drain(id);
+    }
+
+    /// Everything is known: the operation stays in the journal until its owner is forgotten.
+    pub(super) fn ended(&mut self, id: OperationId) {
+        self.disconnect(id);
+        self.active.remove(&id);
+        self.warm.rest(Instant::now());
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        if let Phase::Draining(exit, _) = &mut operation.phase {
+            (exit.stdout_bytes, exit.stderr_bytes) = operation.log.totals();
+            operation.phase = Phase::Ended(exit.clone());
+        }
+        if operation.forgotten {
+            let length = operation.log.len();
+            self.buffered -= length;
+            self.operations.remove(&id);
+            return;
+        }
+        self.pump(id);
+    }
+
+    /// Sends an operation's output on a new stream, from the first byte that is not durable.
+    fn attach(&mut self, id: OperationId, stream: StreamId, resume_from: u64) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        let before = operation.log.len();
+        operation.log.acknowledge(resume_from);
+        self.buffered -= before - operation.log.len();
+        operation.log.rewind();
+        operation.attached = false;
+        let replaced = operation.stream.replace(stream);
+        let starting = matches!(operation.phase, Phase::Starting(_));
+        if let Some(replaced) = replaced {
+            self.close(replaced);
+        }
+        self.streams.insert(stream, StreamUse::Exec(id));
+        if !starting {
+            self.say_attached(id);
+        }
+        self.resume_reading();
+    }
+
+    fn say_attached(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        let Some(stream) = operation.stream else { return };
+        operation.attached = true;
+        let running_ms = match operation.exit() {
+            Some(exit) => exit.duration_ms,
+            None => operation.started_at.elapsed().as_millis() as u64,
+        };
+        let attached = ExecAttached {
+            state: operation.state(),
+            started: operation.started_by == Some(stream),
+            offset: operation.log.rewind(),
+            running_ms,
+            warm: operation.warm,
+        };
+        self.reply(stream, &Reply::Attached(attached));
+        self.pump(id);
+    }
+
+    /// Deadlines, and warm shells that do not confirm.
+    pub(super) fn tend_operations(&mut self, now: Instant) {
+        let due: Vec<OperationId> = self.active.iter().copied().filter(|id| self.is_due(*id, now)).collect();
+        for id in due {
+            self.expire_input(id, now);
+            let Some(operation) = self.operations.get_mut(&id) else { continue };
+            if operation.has_tree() && !operation.timed_out && operation.deadline.is_some_and(|at| now >= at)
+            {
+                operation.timed_out = true;
+                let grace = operation.grace;
+                self.end_tree(id, grace);
+            } else if let Phase::Starting(starting) = &mut operation.phase
+                && starting.confirm_by.is_some_and(|at| now >= at)
+            {
+                // Once its tree is gone the gate has its last word, and `gone` decides.
+                starting.confirm_by = None;
+                self.end_tree(id, Duration::ZERO);
+            }
+        }
+    }
+
+    fn is_due(&self, id: OperationId, now: Instant) -> bool {
+        self.operations.get(&id).and_then(Operation::wakes_at).is_some_and(|at| now >= at)
+    }
+
+    /// The operation's state for [`Reply::Status`].
+    pub(super) fn state_of(&self, id: OperationId) -> Option<OperationState> {
+        self.operations.get(&id).map(Operation::state)
+    }
+}
+
+/// Which shell may serve a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shells {
+    WarmIfFits,
+    New,
+}

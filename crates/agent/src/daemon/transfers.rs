@@ -1,0 +1,317 @@
+//! Files on the wire: hands each piece of work to the pool, and what comes back to the worker. At most one job of a transfer
+//! is under way, so that its pieces stay in order and its memory is bounded.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+use protocol::{
+    AgentError, ErrorCode, ListRequest, OUTPUT_FRAME_BYTES, OperationKey, ReadRequest, Reply, StreamId,
+    WriteRequest,
+};
+
+use super::{Daemon, StreamUse};
+use crate::files::pool::Outcome;
+use crate::files::{self, OpenRead, OpenWrite, ReadStep};
+use crate::journal::Entry;
+use crate::limits;
+
+/// One file request in progress.
+#[derive(Debug)]
+struct Transfer {
+    /// `None` when its connection has ended or the worker has lost interest.
+    stream: Option<StreamId>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// A job is under way that answers by itself.
+    Asking,
+    /// A file that is sent as the worker's socket takes it; the file is here between two pieces.
+    Reading(Option<Box<OpenRead>>),
+    Writing(Writing),
+}
+
+#[derive(Debug)]
+struct Writing {
+    request: WriteRequest,
+    /// The file between two jobs.
+    file: Option<Box<OpenWrite>>,
+    /// Content that waits for the job under way.
+    pieces: Vec<Bytes>,
+    received: u64,
+    /// A job is under way.
+    busy: bool,
+    /// All content has come.
+    complete: bool,
+}
+
+/// Every file request in progress.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    next_ticket: u64,
+    transfers: HashMap<u64, Transfer>,
+    /// Readings that wait for room on the worker's socket.
+    waiting: BTreeSet<u64>,
+    /// Content of all writes that waits for the disk.
+    queued: usize,
+}
+
+impl Transfers {
+    /// Whether reading from the worker has to wait for the disk.
+    pub(super) fn is_full(&self) -> bool {
+        self.queued >= limits::WRITE_QUEUE_BYTES
+    }
+}
+
+fn lost_interest() -> AgentError {
+    AgentError { code: ErrorCode::Io, message: "the connection ended before the content had come".to_owned() }
+}
+
+impl Daemon {
+    /// Takes a request on under a ticket of its own, unless there are too many.
+    fn admit_transfer(&mut self, stream: StreamId, state: State) -> Option<u64> {
+        if self.transfers.transfers.len() >= limits::TRANSFERS {
+            let message = "too many file requests at a time".to_owned();
+            self.fail(stream, AgentError { code: ErrorCode::LimitExceeded, message });
+            return None;
+        }
+        self.transfers.next_ticket += 1;
+        let ticket = self.transfers.next_ticket;
+        self.transfers.transfers.insert(ticket, Transfer { stream: Some(stream), state });
+        self.streams.insert(stream, StreamUse::Transfer(ticket));
+        Some(ticket)
+    }
+
+    fn submit(&self, ticket: u64, job: impl FnOnce() -> Outcome + Send + 'static) {
+        if let Some(files) = &self.files {
+            files.submit(ticket, job);
+        }
+    }
+
+    pub(super) fn stat_file(&mut self, stream: StreamId, root: String, path: String) {
+        if let Some(ticket) = self.admit_transfer(stream, State::Asking) {
+            self.submit(ticket, move || Outcome::Stat(files::stat(&root, &path)));
+        }
+    }
+
+    pub(super) fn list_files(&mut self, stream: StreamId, request: ListRequest) {
+        if let Some(ticket) = self.admit_transfer(stream, State::Asking) {
+            self.submit(ticket, move || Outcome::Listed(files::list(request)));
+        }
+    }
+
+    pub(super) fn read_file(&mut self, stream: StreamId, request: ReadRequest) {
+        if let Some(ticket) = self.admit_transfer(stream, State::Reading(None)) {
+            self.submit(ticket, move || Outcome::Read(OpenRead::open(request).and_then(OpenRead::step)));
+        }
+    }
+
+    pub(super) fn write_file(&mut self, stream: StreamId, request: WriteRequest) {
+        match self.journal.get_mut(&request.key) {
+            // The content that follows is ignored: it is the same.
+            Some(Entry::WritePending(waiters)) => return waiters.push(stream),
+            Some(Entry::Written(result)) => {
+                let reply = answer(result.clone());
+                return self.finish(stream, &reply);
+            }
+            Some(_) => return self.fail(stream, super::verbs::other_kind()),
+            None => {}
+        }
+        if let Err(error) = self.journal.admit(&request.key) {
+            return self.fail(stream, error);
+        }
+        let complete = request.size_bytes == 0;
+        let writing = Writing { request, file: None, pieces: Vec::new(), received: 0, busy: false, complete };
+        if let Some(ticket) = self.admit_transfer(stream, State::Writing(writing))
+            && complete
+        {
+            self.write_on(ticket);
+        }
+    }
+
+    pub(super) fn transfer_content(&mut self, ticket: u64, content: Bytes) {
+        let Some(Transfer { state: State::Writing(writing), .. }) = self.transfers.transfers.get_mut(&ticket)
+        else {
+            return;
+        };
+        writing.received += content.len() as u64;
+        if writing.complete || writing.received > writing.request.size_bytes {
+            let message = "more content came than was announced".to_owned();
+            return self.end_write(ticket, Err(AgentError { code: ErrorCode::LimitExceeded, message }));
+        }
+        self.transfers.queued += content.len();
+        writing.pieces.push(content);
+        writing.complete = writing.received == writing.request.size_bytes;
+        self.write_on(ticket);
+    }
+
+    /// The worker closes a stream: all content has come, or it does not want the rest of an answer.
+    pub(super) fn transfer_closed(&mut self, ticket: u64) {
+        let Some(transfer) = self.transfers.transfers.get_mut(&ticket) else { return };
+        match &mut transfer.state {
+            State::Writing(writing) if !writing.complete => {
+                writing.complete = true;
+                self.write_on(ticket);
+            }
+            State::Writing(_) => {}
+            State::Asking | State::Reading(_) => self.abandon_transfer(ticket),
+        }
+    }
+
+    /// Gives the pool what has come. The key is journalled once nothing of the worker is needed any more.
+    fn write_on(&mut self, ticket: u64) {
+        let Some(Transfer { state: State::Writing(writing), stream }) =
+            self.transfers.transfers.get_mut(&ticket)
+        else {
+            return;
+        };
+        if writing.complete && !matches!(self.journal.get(&writing.request.key), Some(Entry::WritePending(_)))
+        {
+            let waiters = stream.take().into_iter().collect();
+            self.journal.record(writing.request.key.clone(), Entry::WritePending(waiters));
+        }
+        if writing.busy || (writing.pieces.is_empty() && !writing.complete) {
+            return;
+        }
+        writing.busy = true;
+        let (file, request, complete) = (writing.file.take(), writing.request.clone(), writing.complete);
+        let pieces = std::mem::take(&mut writing.pieces);
+        self.transfers.queued -= pieces.iter().map(Bytes::len).sum::<usize>();
+        self.submit(ticket, move || {
+            let file = match file {
+                Some(file) => Ok(file),
+                None => OpenWrite::open(request),
+            };
+            let file = file.and_then(|file| file.add(&pieces));
+            if complete { Outcome::Written(file.and_then(OpenWrite::commit)) } else { Outcome::Writing(file) }
+        });
+    }
+
+    fn end_write(&mut self, ticket: u64, result: Result<protocol::FileWritten, AgentError>) {
+        let Some(transfer) = self.transfers.transfers.remove(&ticket) else { return };
+        let State::Writing(writing) = transfer.state else { return };
+        self.transfers.queued -= writing.pieces.iter().map(Bytes::len).sum::<usize>();
+        let key: &OperationKey = &writing.request.key;
+        let waiters = match self.journal.get(key) {
+            Some(Entry::WritePending(_)) => self.journal.settle(key, Entry::Written(result.clone())),
+            // Refused before all content had come: the refusal is the result.
+            None if transfer.stream.is_some() => {
+                self.journal.record(key.clone(), Entry::Written(result.clone()));
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        for stream in waiters.into_iter().chain(transfer.stream) {
+            self.finish(stream, &answer(result.clone()));
+        }
+        if let Some(file) = writing.file {
+            self.discard(file);
+        }
+    }
+
+    fn discard(&self, file: Box<OpenWrite>) {
+        self.submit(0, move || {
+            file.discard();
+            Outcome::Nothing
+        });
+    }
+
+    /// Jobs are done.
+    pub(super) fn files_done(&mut self) {
+        let done = self.files.as_ref().map(|files| files.take_done()).unwrap_or_default();
+        for (ticket, outcome) in done {
+            match outcome {
+                Outcome::Stat(result) => self.answered(ticket, result.map(Reply::Stat)),
+                Outcome::Listed(result) => self.answered(ticket, result.map(Reply::Listed)),
+                Outcome::Read(Ok((step, file))) => self.send_piece(ticket, step, file),
+                Outcome::Read(Err(error)) => self.answered(ticket, Err(error)),
+                Outcome::Written(result) => self.end_write(ticket, result),
+                Outcome::Writing(Err(error)) => self.end_write(ticket, Err(error)),
+                Outcome::Writing(Ok(file)) => self.written_on(ticket, file),
+                Outcome::Nothing => {}
+            }
+        }
+    }
+
+    fn answered(&mut self, ticket: u64, result: Result<Reply, AgentError>) {
+        let transfer = self.transfers.transfers.remove(&ticket);
+        if let Some(stream) = transfer.and_then(|transfer| transfer.stream) {
+            self.finish(stream, &result.unwrap_or_else(Reply::Error));
+        }
+    }
+
+    fn written_on(&mut self, ticket: u64, file: Box<OpenWrite>) {
+        match self.transfers.transfers.get_mut(&ticket) {
+            Some(Transfer { state: State::Writing(writing), .. }) => {
+                writing.busy = false;
+                writing.file = Some(file);
+                self.write_on(ticket);
+            }
+            _ => self.discard(file),
+        }
+    }
+
+    fn send_piece(&mut self, ticket: u64, step: ReadStep, file: Option<Box<OpenRead>>) {
+        let Some(transfer) = self.transfers.transfers.get_mut(&ticket) else { return };
+        let (Some(stream), Some(link)) = (transfer.stream, &mut self.link) else { return };
+        let mut offset = step.offset;
+        for content in step.bytes.chunks(OUTPUT_FRAME_BYTES) {
+            link.send_data(stream, offset, protocol::StreamName::Stdout.channel(), content);
+            offset += content.len() as u64;
+        }
+        match (step.end, file) {
+            (Some(end), _) => self.answered(ticket, Ok(Reply::Read(end))),
+            (None, file) => {
+                transfer.state = State::Reading(file);
+                self.transfers.waiting.insert(ticket);
+                self.pump_transfers();
+            }
+        }
+    }
+
+    /// Reads on where the worker's socket has room.
+    pub(super) fn pump_transfers(&mut self) {
+        if self.link.as_ref().is_none_or(|link| link.backlog() >= limits::LINK_BACKLOG_BYTES) {
+            return;
+        }
+        for ticket in std::mem::take(&mut self.transfers.waiting) {
+            if let Some(Transfer { state: State::Reading(file), .. }) =
+                self.transfers.transfers.get_mut(&ticket)
+                && let Some(file) = file.take()
+            {
+                self.submit(ticket, move || Outcome::Read(file.step()));
+            }
+        }
+    }
+
+    fn abandon_transfer(&mut self, ticket: u64) {
+        if let Some(transfer) = self.transfers.transfers.remove(&ticket)
+            && let Some(stream) = transfer.stream
+        {
+            self.streams.remove(&stream);
+        }
+    }
+
+    /// The connection has ended: readings and unfinished writes end with it; a write whose content has come goes on.
+    pub(super) fn abandon_transfers(&mut self) {
+        let tickets: Vec<u64> = self.transfers.transfers.keys().copied().collect();
+        for ticket in tickets {
+            let Some(transfer) = self.transfers.transfers.get_mut(&ticket) else { continue };
+            transfer.stream = None;
+            match &transfer.state {
+                State::Writing(writing) if writing.complete => {}
+                State::Writing(_) => self.end_write(ticket, Err(lost_interest())),
+                State::Asking | State::Reading(_) => self.abandon_transfer(ticket),
+            }
+        }
+        self.transfers.waiting.clear();
+    }
+}
+
+fn answer(result: Result<protocol::FileWritten, AgentError>) -> Reply {
+    match result {
+        Ok(written) => Reply::Written(written),
+        Err(error) => Reply::Error(error),
+    }
+}

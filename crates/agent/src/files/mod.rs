@@ -1,0 +1,69 @@
+//! File verbs: what they do, on threads that have the tool's rights and no others. No path is ever trusted: everything is
+//! opened beneath its root, component by component or by the kernel's own rule.
+
+mod ignore;
+mod list;
+pub(crate) mod pool;
+mod read;
+mod resolve;
+mod write;
+
+use nix::errno::Errno;
+use nix::sys::stat::{FileStat as Metadata, SFlag, fstat};
+use protocol::{AgentError, EntryKind, ErrorCode, FileStat};
+
+pub(crate) use list::list;
+pub(crate) use read::{OpenRead, ReadStep};
+pub(crate) use write::OpenWrite;
+
+/// Facts of a path, links within the root followed.
+pub(crate) fn stat(root: &str, path: &str) -> Result<FileStat, AgentError> {
+    let root = resolve::Root::open(root)?;
+    let fd = resolve::open(&root, path, nix::fcntl::OFlag::O_PATH)?;
+    Ok(facts(&fstat(&fd).map_err(|errno| error(errno, path))?))
+}
+
+fn kind(metadata: &Metadata) -> EntryKind {
+    match SFlag::from_bits_truncate(metadata.st_mode) & SFlag::S_IFMT {
+        SFlag::S_IFREG => EntryKind::File,
+        SFlag::S_IFDIR => EntryKind::Directory,
+        SFlag::S_IFLNK => EntryKind::Symlink,
+        _ => EntryKind::Other,
+    }
+}
+
+fn facts(metadata: &Metadata) -> FileStat {
+    FileStat {
+        kind: kind(metadata),
+        size_bytes: metadata.st_size.max(0) as u64,
+        modified_ms: metadata.st_mtime * 1000 + metadata.st_mtime_nsec / 1_000_000,
+        permissions: metadata.st_mode & 0o7777,
+    }
+}
+
+fn refuse(code: ErrorCode, message: impl Into<String>) -> AgentError {
+    AgentError { code, message: message.into() }
+}
+
+/// What the kernel refused, in the protocol's words.
+fn error(errno: Errno, path: &str) -> AgentError {
+    let code = match errno {
+        Errno::ENOENT => ErrorCode::NotFound,
+        Errno::EACCES | Errno::EPERM | Errno::EROFS => ErrorCode::PermissionDenied,
+        Errno::EXDEV => ErrorCode::OutsideRoot,
+        Errno::EISDIR => ErrorCode::IsDirectory,
+        Errno::ENOTDIR => ErrorCode::NotDirectory,
+        Errno::ENXIO | Errno::ENODEV | Errno::EOPNOTSUPP => ErrorCode::NotRegular,
+        Errno::EEXIST => ErrorCode::Exists,
+        Errno::ENOSPC | Errno::EDQUOT => ErrorCode::NoSpace,
+        Errno::ELOOP | Errno::ENAMETOOLONG | Errno::EINVAL => ErrorCode::InvalidPath,
+        Errno::EFBIG => ErrorCode::LimitExceeded,
+        _ => ErrorCode::Io,
+    };
+    let shown: String = path.chars().take(200).collect();
+    refuse(code, format!("{shown}: {}", errno.desc()))
+}
+
+fn hex(digest: impl AsRef<[u8]>) -> String {
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}

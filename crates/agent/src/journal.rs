@@ -1,0 +1,100 @@
+//! The journal: what has been asked for by key, so that it happens once however often it is asked for.
+
+use std::collections::HashMap;
+
+use protocol::{AgentError, ErrorCode, FileWritten, OperationKey, StdinWritten, StreamId};
+
+use crate::limits;
+use crate::operation::OperationId;
+
+/// What became of a key.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// A command.
+    Exec(OperationId),
+    /// A command that could not be started; asked again it is not tried again.
+    Refused(AgentError),
+    /// Input that is on its way; these streams wait for its result.
+    StdinPending(Vec<StreamId>),
+    /// Input that was written, or not.
+    Stdin(Result<StdinWritten, AgentError>),
+    /// A file whose content has come whole and that is being put in place; these streams wait for its result.
+    WritePending(Vec<StreamId>),
+    /// A file that was written, or not.
+    Written(Result<FileWritten, AgentError>),
+}
+
+/// Every entry, by key.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    entries: HashMap<OperationKey, Entry>,
+}
+
+impl Journal {
+    /// What became of a key.
+    pub(crate) fn get(&self, key: &OperationKey) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// As [`Self::get`], to change it.
+    pub(crate) fn get_mut(&mut self, key: &OperationKey) -> Option<&mut Entry> {
+        self.entries.get_mut(key)
+    }
+
+    /// Whether a new key may be taken on.
+    pub(crate) fn admit(&self, key: &OperationKey) -> Result<(), AgentError> {
+        let refuse =
+            |message: &str| Err(AgentError { code: ErrorCode::LimitExceeded, message: message.to_owned() });
+        if key.owner.len() > limits::OWNER_BYTES {
+            return refuse("the name of the owner is too long");
+        }
+        if self.entries.len() >= limits::JOURNAL_ENTRIES {
+            return refuse("the journal is full; results that are durable must be forgotten first");
+        }
+        Ok(())
+    }
+
+    /// Records a key.
+    pub(crate) fn record(&mut self, key: OperationKey, entry: Entry) {
+        self.entries.insert(key, entry);
+    }
+
+    /// Records the result of something that was pending. Returns who waits; nobody if it was forgotten meanwhile.
+    pub(crate) fn settle(&mut self, key: &OperationKey, result: Entry) -> Vec<StreamId> {
+        let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
+        match std::mem::replace(entry, result) {
+            Entry::StdinPending(waiters) | Entry::WritePending(waiters) => waiters,
+            Entry::Exec(_) | Entry::Refused(_) | Entry::Stdin(_) | Entry::Written(_) => Vec::new(),
+        }
+    }
+
+    /// Drops what belongs to an owner and for which `keep` does not speak. Returns the commands that were dropped.
+    pub(crate) fn forget(&mut self, owner: &str, keep: impl Fn(OperationId) -> bool) -> Vec<OperationId> {
+        let mut commands = Vec::new();
+        self.entries.retain(|key, entry| {
+            if key.owner != owner {
+                return true;
+            }
+            match entry {
+                Entry::Exec(id) if keep(*id) => return true,
+                Entry::Exec(id) => commands.push(*id),
+                Entry::Refused(_)
+                | Entry::StdinPending(_)
+                | Entry::Stdin(_)
+                | Entry::WritePending(_)
+                | Entry::Written(_) => {}
+            }
+            false
+        });
+        commands
+    }
+
+    /// The streams of a connection that has ended wait no more.
+    pub(crate) fn forget_streams(&mut self) {
+        for entry in self.entries.values_mut() {
+            if let Entry::StdinPending(waiters) | Entry::WritePending(waiters) = entry {
+                waiters.clear();
+            }
+        }
+    }
+}

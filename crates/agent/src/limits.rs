@@ -1,0 +1,73 @@
+//! Every limit of the agent, named once, with its reason.
+
+use std::time::Duration;
+
+/// Entries that the journal keeps; the worker forgets an owner as soon as its results are durable.
+pub(crate) const JOURNAL_ENTRIES: usize = 4096;
+/// Operations whose process tree lives. Each costs a supervisor and six descriptors.
+pub(crate) const RUNNING_OPERATIONS: usize = 64;
+/// Output of all operations together in the agent's memory; beyond it each keeps only [`BUFFERED_MIN_SHARE`].
+pub(crate) const BUFFERED_BYTES: usize = 2 * 1024 * 1024;
+/// What an operation may always keep of its output, so that none starves when others fill the memory.
+pub(crate) const BUFFERED_MIN_SHARE: usize = 16 * 1024;
+/// Output in memory beyond which nothing new is started: a worker that never forgets cannot make the agent grow.
+pub(crate) const BUFFERED_REFUSE_BYTES: usize = BUFFERED_BYTES + 1024 * 1024;
+/// Alternations between stdout and stderr that one log keeps (a writer of single bytes would cost 16 times its data).
+pub(crate) const LOG_RUNS: usize = 4096;
+/// Bytes waiting for the worker's socket beyond which no more output or file content is encoded.
+pub(crate) const LINK_BACKLOG_BYTES: usize = 256 * 1024;
+/// Bytes of an operation's stdin that wait for the command to read them.
+pub(crate) const STDIN_QUEUE_BYTES: usize = 1024 * 1024;
+/// How long a write to stdin waits for a command that does not read.
+pub(crate) const STDIN_WAIT: Duration = Duration::from_secs(2);
+/// Bytes of an owner's name; it is a call or shell id.
+pub(crate) const OWNER_BYTES: usize = 128;
+/// Longest time between SIGTERM and SIGKILL that a worker may ask for.
+pub(crate) const GRACE_MAX: Duration = Duration::from_secs(30);
+/// How long the supervisor kills process by process before it asks for the last resort.
+pub(crate) const KILL_BUDGET: Duration = Duration::from_secs(2);
+/// How long after the last resort an operation may still wait for its tree (a process in an uninterruptible sleep).
+pub(crate) const RESET_BUDGET: Duration = Duration::from_secs(3);
+/// How long a released warm shell may take to confirm (a tool may have stopped it); then it is ended and a fresh one
+/// takes over.
+pub(crate) const WARM_CONFIRM: Duration = Duration::from_millis(500);
+/// Rest after the last operation before a warm shell is started, so that refilling does not compete with work.
+pub(crate) const WARM_REST: Duration = Duration::from_millis(1);
+/// Pause after a warm shell died before it was used, so that a tool that kills them costs no CPU.
+pub(crate) const WARM_RETRY: Duration = Duration::from_secs(1);
+/// Most warm shells, whatever the worker asks for.
+pub(crate) const WARM_SHELLS: usize = 4;
+/// Longest pause between two attempts to reach the worker.
+pub(crate) const REDIAL_MAX: Duration = Duration::from_millis(250);
+/// Threads that carry out file verbs.
+pub(crate) const FILE_THREADS: usize = 3;
+/// Stack of such a thread; the verbs do not recurse.
+pub(crate) const FILE_STACK_BYTES: usize = 256 * 1024;
+/// File requests in progress on one connection.
+pub(crate) const TRANSFERS: usize = 64;
+/// Content of all writes that waits for the disk; beyond it the agent stops reading from the worker.
+pub(crate) const WRITE_QUEUE_BYTES: usize = 1024 * 1024;
+/// Piece in which a file is read and sent.
+pub(crate) const READ_PIECE_BYTES: usize = 128 * 1024;
+/// Bytes of a path, as the kernel's own limit.
+pub(crate) const PATH_BYTES: usize = 4096;
+/// Links followed while one path is resolved, as the kernel's own limit.
+pub(crate) const LINKS: usize = 40;
+/// Directories below the root that a component walk goes into: each costs a descriptor while it lasts.
+pub(crate) const WALK_DEPTH: usize = 256;
+/// Entries that one listing returns, so that the answer fits a frame.
+pub(crate) const LIST_ENTRIES: usize = 10_000;
+/// Bytes of all paths that one listing returns.
+pub(crate) const LIST_PATH_BYTES: usize = 1024 * 1024;
+/// Entries that one listing looks at, and names that it keeps of one directory.
+pub(crate) const LIST_VISITED: u64 = 200_000;
+/// Directories below the listed one that a listing goes down.
+pub(crate) const LIST_DEPTH: u32 = 64;
+/// Directories that wait to be listed.
+pub(crate) const LIST_QUEUE: usize = 4096;
+/// Bytes read of one `.gitignore`.
+pub(crate) const IGNORE_BYTES: usize = 64 * 1024;
+/// Patterns taken from one `.gitignore`.
+pub(crate) const IGNORE_PATTERNS: usize = 1000;
+/// Longest pattern; matching costs its length times the name's.
+pub(crate) const IGNORE_PATTERN_BYTES: usize = 512;

@@ -1,0 +1,118 @@
+//! Processes: starting a command below a supervisor of its own, and what connects it to the agent.
+
+pub(crate) mod child;
+pub(crate) mod control;
+pub(crate) mod launch;
+pub(crate) mod prelude;
+mod supervisor;
+pub(crate) mod tree;
+
+use std::fs::OpenOptions;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, fchown, pipe2};
+use protocol::{AgentError, ExecLimits};
+
+use self::child::Ends;
+use self::launch::{Launch, refuse};
+use crate::kernel;
+
+/// The agent's ends of a started command. Dropping it makes the supervisor kill the tree.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) supervisor: Pid,
+    pub(crate) control: OwnedFd,
+    pub(crate) gate: Option<OwnedFd>,
+    pub(crate) memory: Option<OwnedFd>,
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
+    pub(crate) limits: ExecLimits,
+}
+
+/// Starts the command child under a supervisor. When it returns, nothing is known yet of how far the child came: the
+/// gate tells. `grace` is how long what the command leaves behind may go on.
+pub(crate) fn spawn(mut launch: Launch, grace: Duration) -> Result<Process, AgentError> {
+    let failed = |errno: nix::Error| refuse(format!("the pipes of the command: {}", errno.desc()));
+    let connections = Connections::open(&launch).map_err(failed)?;
+    let Connections { ends, control, stdin, stdout, stderr, gate } = connections;
+    let (control, supervisor_control) = control;
+    match kernel::fork() {
+        Ok(ForkResult::Child) => {
+            supervisor::run(&launch, &ends, supervisor_control.as_raw_fd(), ends.gate.as_raw_fd(), grace)
+        }
+        Ok(ForkResult::Parent { child }) => Ok(Process {
+            supervisor: child,
+            control,
+            gate: Some(gate),
+            memory: launch.memory.take(),
+            stdin,
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            limits: launch.limits,
+        }),
+        Err(errno) => Err(refuse(format!("no process is left in the sandbox: {}", errno.desc()))),
+    }
+}
+
+impl Process {
+    /// Lets a shell with the prelude go on. Errors mean that it is gone, which its gate says as well.
+    pub(crate) fn release(&mut self, text: Option<&str>) {
+        if let (Some(text), Some(memory)) = (text, &self.memory)
+            && launch::fill(memory, text.as_bytes()).is_err()
+        {
+            // A shell without its text never confirms, and another one takes over.
+            self.gate = None;
+        }
+        self.memory = None;
+        if let Some(gate) = &self.gate {
+            let _ = nix::unistd::write(gate, b"\n");
+        }
+    }
+}
+
+struct Connections {
+    ends: Ends,
+    control: (OwnedFd, OwnedFd),
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    gate: OwnedFd,
+}
+
+impl Connections {
+    fn open(launch: &Launch) -> nix::Result<Self> {
+        let (child_stdin, stdin) = if launch.null_stdin {
+            let null = OpenOptions::new().read(true).open("/dev/null");
+            (OwnedFd::from(null.map_err(|_| nix::Error::ENODEV)?), None)
+        } else {
+            let (read, write) = pipe_of(launch.uid)?;
+            nonblocking(&write)?;
+            (read, Some(write))
+        };
+        let (stdout, child_stdout) = pipe_of(launch.uid)?;
+        let (stderr, child_stderr) = pipe_of(launch.uid)?;
+        nonblocking(&stdout)?;
+        nonblocking(&stderr)?;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (gate, child_gate) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
+        nonblocking(&gate)?;
+        let control = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        let ends = Ends { stdin: child_stdin, stdout: child_stdout, stderr: child_stderr, gate: child_gate };
+        Ok(Self { ends, control, stdin, stdout, stderr, gate })
+    }
+}
+
+/// A pipe that belongs to the tool, so that a command may open `/dev/stderr`.
+fn pipe_of(uid: u32) -> nix::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+    fchown(&read, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
+    Ok((read, write))
+}
+
+fn nonblocking(fd: &impl AsFd) -> nix::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map(drop)
+}

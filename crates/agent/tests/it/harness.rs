@@ -1,0 +1,390 @@
+//! A sandbox made of namespaces, and a worker's side of the wire.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use protocol::{
+    AgentError, AgentStatus, Decoder, ExecAttached, ExecExit, ExecLimits, ExecRequest, ExecSpec, Frame,
+    FrameKind, Hello, KillRequest, OperationKey, Program, Reply, Request, StdinMode, StreamId, Welcome,
+};
+use tempfile::TempDir;
+
+/// Longest that any single answer may take; a test that meets it has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+static NEXT_UID: AtomicU32 = AtomicU32::new(0);
+
+/// How a sandbox is made.
+#[derive(Default, Clone)]
+pub(crate) struct Options {
+    pub(crate) warm_shells: u32,
+    pub(crate) env: BTreeMap<String, String>,
+    /// Memory limit in bytes, by a control group of its own.
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) without_bash: bool,
+}
+
+/// A running agent in namespaces of its own.
+pub(crate) struct Sandbox {
+    pub(crate) folder: TempDir,
+    pub(crate) uid: u32,
+    options: Options,
+    listener: Option<UnixListener>,
+    process: Child,
+    group: Option<PathBuf>,
+    next_epoch: u64,
+}
+
+impl Sandbox {
+    pub(crate) fn start() -> Self {
+        Self::with(Options::default())
+    }
+
+    pub(crate) fn with(options: Options) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "these tests make namespaces and need root");
+        let folder = tempfile::Builder::new().prefix("agent-test").tempdir().expect("a folder");
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
+        let uid =
+            700_000 + (std::process::id() % 20_000) * 10 + NEXT_UID.fetch_add(1, Ordering::Relaxed) % 10;
+        for name in ["root", "link", "workspace"] {
+            std::fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        chown(folder.path().join("workspace"), Some(uid), Some(uid)).expect("owner");
+        let listener = UnixListener::bind(folder.path().join("link/worker.sock")).expect("a socket");
+        let group = options.memory_bytes.map(|bytes| memory_group(uid, bytes));
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/sandbox.sh");
+        let mut command = Command::new("sh");
+        // The shell enters the control group before it becomes unshare, so that the whole sandbox is in it.
+        let enter = r#"[ -z "$4" ] || echo $$ > "$4/cgroup.procs"; exec unshare --kill-child --pid --fork --mount --ipc --net sh "$@""#;
+        command.arg("-c").arg(enter).arg("sh").arg(script).arg(folder.path());
+        command.arg(env!("CARGO_BIN_EXE_toolhost-agent"));
+        command.arg(group.as_ref().map_or("".into(), |group| group.as_os_str().to_owned()));
+        command.arg(if options.without_bash { "without-bash" } else { "" });
+        command.stdin(Stdio::null());
+        let process = command.spawn().expect("unshare starts");
+        Self { folder, uid, options, listener: Some(listener), process, group, next_epoch: 1 }
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.folder.path().join("workspace")
+    }
+
+    /// Accepts the agent's next connection and welcomes it as the next owner.
+    pub(crate) fn worker(&mut self) -> Worker {
+        let epoch = self.next_epoch;
+        self.next_epoch += 1;
+        let (mut worker, _) = self.accept();
+        worker.welcome(self.uid, epoch, &self.options);
+        worker
+    }
+
+    /// Accepts the agent's next connection and reads its greeting.
+    pub(crate) fn accept(&mut self) -> (Worker, Hello) {
+        let listener = self.listener.as_ref().expect("listens");
+        let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let patience = PollTimeout::try_from(PATIENCE).expect("fits");
+        assert_eq!(nix::poll::poll(&mut waiting, patience), Ok(1), "the agent does not dial");
+        let (socket, _) = listener.accept().expect("the agent dials");
+        let mut worker = Worker::new(socket);
+        let frame = worker.frame();
+        assert_eq!(frame.kind, FrameKind::Hello);
+        (worker, serde_json::from_slice(&frame.payload).expect("a hello"))
+    }
+
+    /// Another worker puts its own socket in place.
+    pub(crate) fn replace_socket(&mut self) {
+        let path = self.folder.path().join("link/worker.sock");
+        std::fs::remove_file(&path).expect("removes");
+        self.listener = Some(UnixListener::bind(&path).expect("a socket"));
+    }
+
+    /// The agent's pid on the host.
+    pub(crate) fn agent_pid(&self) -> i32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.process.id());
+        let children = std::fs::read_to_string(children).expect("unshare lives");
+        children.trim().parse().expect("one child")
+    }
+
+    /// Waits for the whole sandbox to end.
+    pub(crate) fn wait(mut self) -> std::process::ExitStatus {
+        self.process.wait().expect("waits")
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if let Some(group) = &self.group {
+            while let Err(error) = std::fs::remove_dir(group) {
+                assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy, "{error}");
+            }
+        }
+    }
+}
+
+fn memory_group(uid: u32, bytes: u64) -> PathBuf {
+    let v1 = PathBuf::from("/sys/fs/cgroup/memory");
+    let (base, limit) =
+        if v1.is_dir() { (v1, "memory.limit_in_bytes") } else { ("/sys/fs/cgroup".into(), "memory.max") };
+    let group = base.join(format!("toolhost-agent-test-{uid}"));
+    std::fs::create_dir(&group).expect("a control group");
+    std::fs::write(group.join(limit), bytes.to_string()).expect("a limit");
+    group
+}
+
+/// The worker's side of one connection.
+pub(crate) struct Worker {
+    socket: UnixStream,
+    out: Arc<Mutex<UnixStream>>,
+    decoder: Decoder,
+    next_stream: StreamId,
+    /// Frames that came while another stream was waited for.
+    aside: VecDeque<Frame>,
+}
+
+impl Worker {
+    fn new(socket: UnixStream) -> Self {
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let out = Arc::new(Mutex::new(socket.try_clone().expect("clones")));
+        Self { socket, out, decoder: Decoder::default(), next_stream: 1, aside: VecDeque::new() }
+    }
+
+    pub(crate) fn welcome(&mut self, uid: u32, epoch: u64, options: &Options) {
+        let welcome = Welcome {
+            version: protocol::VERSION,
+            epoch,
+            tool_uid: uid,
+            env: options.env.clone(),
+            warm_shells: options.warm_shells,
+        };
+        self.send(FrameKind::Welcome, 0, &serde_json::to_vec(&welcome).expect("serialises"));
+        let out = Arc::downgrade(&self.out);
+        std::thread::spawn(move || {
+            while let Some(out) = out.upgrade() {
+                let mut ping = BytesMut::new();
+                protocol::encode(&mut ping, FrameKind::Ping, 0, &[]);
+                if out.lock().expect("locks").write_all(&ping).is_err() {
+                    return;
+                }
+                drop(out);
+                std::thread::sleep(Duration::from_millis(protocol::HEARTBEAT_INTERVAL_MS));
+            }
+        });
+    }
+
+    pub(crate) fn send(&self, kind: FrameKind, stream: StreamId, payload: &[u8]) {
+        let mut bytes = BytesMut::new();
+        protocol::encode(&mut bytes, kind, stream, payload);
+        self.send_bytes(&bytes);
+    }
+
+    pub(crate) fn send_bytes(&self, bytes: &[u8]) {
+        self.out.lock().expect("locks").write_all(bytes).expect("the agent reads");
+    }
+
+    /// The next frame of any stream; heartbeats are left out.
+    pub(crate) fn frame(&mut self) -> Frame {
+        self.try_frame().expect("the agent has closed the connection")
+    }
+
+    /// As [`Self::frame`]; `None` once the agent has closed.
+    pub(crate) fn try_frame(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame().expect("well-formed frames") {
+                if frame.kind != FrameKind::Ping {
+                    return Some(frame);
+                }
+                continue;
+            }
+            let mut buffer = [0; 64 * 1024];
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(length) => self.decoder.buffer().extend_from_slice(&buffer[..length]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("no frame within {PATIENCE:?}: {error}"),
+            }
+        }
+    }
+
+    /// The next frame of one stream.
+    pub(crate) fn frame_of(&mut self, stream: StreamId) -> Frame {
+        if let Some(index) = self.aside.iter().position(|frame| frame.stream == stream) {
+            return self.aside.remove(index).expect("is there");
+        }
+        loop {
+            let frame = self.frame();
+            if frame.stream == stream {
+                return frame;
+            }
+            self.aside.push_back(frame);
+        }
+    }
+
+    pub(crate) fn request(&mut self, request: &Request) -> StreamId {
+        let stream = self.next_stream;
+        self.next_stream += 2;
+        self.send(FrameKind::Request, stream, &serde_json::to_vec(request).expect("serialises"));
+        stream
+    }
+
+    pub(crate) fn reply_of(&mut self, stream: StreamId) -> Reply {
+        let frame = self.frame_of(stream);
+        assert_eq!(frame.kind, FrameKind::Reply, "{frame:?}");
+        serde_json::from_slice(&frame.payload).expect("a reply")
+    }
+
+    /// A request with one reply.
+    pub(crate) fn ask(&mut self, request: &Request) -> Reply {
+        let stream = self.request(request);
+        let reply = self.reply_of(stream);
+        assert_eq!(self.frame_of(stream).kind, FrameKind::Close);
+        reply
+    }
+
+    pub(crate) fn ack(&self, stream: StreamId, offset: u64) {
+        self.send(FrameKind::Ack, stream, &offset.to_be_bytes());
+    }
+
+    pub(crate) fn exec(&mut self, key: &OperationKey, resume_from: u64, spec: Option<ExecSpec>) -> StreamId {
+        self.request(&Request::Exec(ExecRequest { key: key.clone(), resume_from, spec }))
+    }
+
+    /// Follows an operation to its end, acknowledging as it goes.
+    pub(crate) fn follow(&mut self, stream: StreamId) -> Ended {
+        let mut ended = Ended::default();
+        loop {
+            let frame = self.frame_of(stream);
+            match frame.kind {
+                FrameKind::Data => {
+                    let (offset, channel, content) = protocol::decode_data(frame.payload).expect("data");
+                    let expected =
+                        ended.attached.as_ref().expect("attached first").offset + ended.log.len() as u64;
+                    assert_eq!(offset, expected, "a gap or a repetition");
+                    ended.log.extend(content.iter().map(|&byte| (channel, byte)));
+                    self.ack(stream, offset + content.len() as u64);
+                }
+                FrameKind::Reply => match serde_json::from_slice(&frame.payload).expect("a reply") {
+                    Reply::Attached(attached) => ended.attached = Some(attached),
+                    Reply::Exited(exit) => ended.exit = Some(exit),
+                    Reply::Error(error) => ended.error = Some(error),
+                    other => panic!("unexpected {other:?}"),
+                },
+                FrameKind::Close => return ended,
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    /// Runs a command to its end under a key of its own.
+    pub(crate) fn run(&mut self, spec: ExecSpec) -> Ended {
+        let key = key(&format!("run-{}", self.next_stream));
+        let stream = self.exec(&key, 0, Some(spec));
+        let ended = self.follow(stream);
+        assert!(matches!(self.ask(&Request::Forget { owner: key.owner }), Reply::Done));
+        ended
+    }
+
+    pub(crate) fn sh(&mut self, command: &str) -> Ended {
+        self.run(shell(command))
+    }
+
+    pub(crate) fn kill(&mut self, key: &OperationKey, grace_ms: u64) -> Reply {
+        self.ask(&Request::Kill(KillRequest { key: key.clone(), signal: None, grace_ms }))
+    }
+
+    pub(crate) fn status(&mut self) -> AgentStatus {
+        match self.ask(&Request::Status) {
+            Reply::Status(status) => status,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Reads output of a stream until it contains `text`. Returns everything read.
+    pub(crate) fn until(&mut self, stream: StreamId, text: &str) -> Vec<u8> {
+        let mut seen = Vec::new();
+        while !String::from_utf8_lossy(&seen).contains(text) {
+            let frame = self.frame_of(stream);
+            if frame.kind == FrameKind::Data {
+                let (offset, _, content) = protocol::decode_data(frame.payload).expect("data");
+                seen.extend_from_slice(&content);
+                self.ack(stream, offset + content.len() as u64);
+            } else {
+                assert_ne!(frame.kind, FrameKind::Close, "ended; saw {:?}", String::from_utf8_lossy(&seen));
+            }
+        }
+        seen
+    }
+}
+
+/// What became of an operation.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) attached: Option<ExecAttached>,
+    /// Channel and byte.
+    pub(crate) log: Vec<(u8, u8)>,
+    pub(crate) exit: Option<ExecExit>,
+    pub(crate) error: Option<AgentError>,
+}
+
+impl Ended {
+    fn channel(&self, channel: u8) -> String {
+        let bytes: Vec<u8> = self.log.iter().filter(|(c, _)| *c == channel).map(|(_, byte)| *byte).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        self.channel(1)
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        self.channel(2)
+    }
+
+    pub(crate) fn exit(&self) -> &ExecExit {
+        self.exit.as_ref().unwrap_or_else(|| panic!("no exit: {:?}", self.error))
+    }
+
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.exit().exit_code
+    }
+
+    pub(crate) fn is_warm(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| attached.warm)
+    }
+}
+
+pub(crate) fn key(owner: &str) -> OperationKey {
+    OperationKey { owner: owner.to_owned(), operation: 0 }
+}
+
+pub(crate) fn spec(program: Program) -> ExecSpec {
+    ExecSpec {
+        program,
+        cwd: "/workspace".to_owned(),
+        env: BTreeMap::new(),
+        stdin: StdinMode::Null,
+        timeout_ms: Some(20_000),
+        grace_ms: 200,
+        limits: ExecLimits::default(),
+        detached: false,
+    }
+}
+
+pub(crate) fn shell(command: &str) -> ExecSpec {
+    spec(Program::Shell { command: command.to_owned() })
+}
+
+pub(crate) fn argv(arguments: &[&str]) -> ExecSpec {
+    let argv = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    spec(Program::Argv { argv, script: None })
+}
