@@ -139,9 +139,6 @@ pub enum KeyCommand {
     },
     /// Revoke a key: within seconds it opens nothing any more.
     Revoke {
-        /// The tenant.
-        #[arg(long)]
-        tenant: TenantId,
         /// The key's id.
         key: KeyId,
     },

@@ -47,12 +47,22 @@ pub struct Config {
 pub struct ServerConfig {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// Where clients reach it, when that is not where it listens.
-    pub public_url: Option<String>,
+    /// Requests that this process handles at the same time.
+    pub requests: usize,
+    /// Open connections of this process.
+    pub connections: usize,
     /// Time for a request's headers to arrive, in milliseconds.
     pub header_timeout_ms: u64,
     /// Time for a request's body to arrive, in milliseconds.
     pub body_timeout_ms: u64,
+    /// Time for a request to be answered, beside what it asked to wait, in milliseconds.
+    pub answer_timeout_ms: u64,
+    /// Event streams of one tenant in this process.
+    pub streams_per_tenant: u32,
+    /// Event streams of this process.
+    pub streams: u32,
+    /// Images that sessions may name.
+    pub images: Vec<String>,
     /// Time that open requests and streams get at shutdown, in milliseconds.
     pub drain_ms: u64,
     /// Proxies whose `X-Forwarded-For` is believed.
@@ -63,9 +73,14 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            public_url: None,
+            requests: 4_096,
+            connections: 16_384,
             header_timeout_ms: 10_000,
             body_timeout_ms: 30_000,
+            answer_timeout_ms: 30_000,
+            streams_per_tenant: limits::SSE_STREAMS_PER_TENANT,
+            streams: limits::SSE_STREAMS,
+            images: vec!["*".to_owned()],
             drain_ms: 10_000,
             trusted_proxies: Vec::new(),
         }
@@ -96,15 +111,15 @@ pub struct DatabaseConfig {
     pub url: Option<Secret>,
     /// Most connections of this process.
     pub max_connections: u32,
-    /// Longest wait for a free connection, in milliseconds.
-    pub acquire_timeout_ms: u64,
+    /// Longest wait for a connection, and for an answer, in milliseconds.
+    pub timeout_ms: u64,
     /// Whether `serve` and `worker` bring the schema up to date when they start.
     pub migrate: bool,
 }
 
 impl Default for DatabaseConfig {
     fn default() -> Self {
-        Self { url: None, max_connections: 20, acquire_timeout_ms: 5_000, migrate: false }
+        Self { url: None, max_connections: 16, timeout_ms: 4_000, migrate: false }
     }
 }
 
@@ -163,20 +178,11 @@ pub struct RetentionConfig {
     pub events_days: u32,
     /// Calls and their results, in days.
     pub calls_days: u32,
-    /// The audit trail, in days.
-    pub audit_days: u32,
-    /// Idempotency keys, in hours.
-    pub idempotency_hours: u32,
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        Self {
-            events_days: 7,
-            calls_days: 30,
-            audit_days: 365,
-            idempotency_hours: limits::IDEMPOTENCY_KEEP_HOURS,
-        }
+        Self { events_days: 7, calls_days: 30 }
     }
 }
 

@@ -44,12 +44,23 @@ const fn value(key: &'static str, doc: &'static str) -> Setting {
 /// Every setting, by section.
 pub const SETTINGS: &[Setting] = &[
     text("server.listen", "Address and port of the HTTP API."),
-    text(
-        "server.public_url",
-        "Where clients reach the API, when that is not where it listens (a proxy in front); signed stream URLs start with it.",
+    value(
+        "server.requests",
+        "Requests that this process handles at the same time, those that wait for a call's end included.",
     ),
+    value("server.connections", "Open connections of this process."),
     value("server.header_timeout_ms", "Time for a request's headers to arrive."),
     value("server.body_timeout_ms", "Time for a request's body to arrive."),
+    value(
+        "server.answer_timeout_ms",
+        "Time for a request to be answered, beside what it asked to wait (`wait_ms`).",
+    ),
+    value("server.streams_per_tenant", "Open event streams of one tenant in this process."),
+    value("server.streams", "Open event streams of this process."),
+    value(
+        "server.images",
+        "Images that sessions may name beside the default one: names, or prefixes that end in `*`.",
+    ),
     value(
         "server.drain_ms",
         "Time that open requests and event streams get when the process is asked to stop.",
@@ -66,8 +77,8 @@ pub const SETTINGS: &[Setting] = &[
     ),
     value("database.max_connections", "Most connections that this process opens; at least 4."),
     value(
-        "database.acquire_timeout_ms",
-        "Longest wait for a free connection; beyond it a request is answered 503.",
+        "database.timeout_ms",
+        "Longest wait for a connection, and for an answer; beyond it a request is answered 503.",
     ),
     value(
         "database.migrate",
@@ -173,8 +184,6 @@ pub const SETTINGS: &[Setting] = &[
         "How long events and output are kept; whoever asks later gets 410 and the result.",
     ),
     value("retention.calls_days", "How long calls and their results are kept."),
-    value("retention.audit_days", "How long the audit trail is kept."),
-    value("retention.idempotency_hours", "How long idempotency keys are remembered."),
     text(
         "log.format",
         "`pretty`, `json`, or `auto`: pretty on a terminal, else JSON. Arguments and outputs of calls are never logged.",

@@ -1,0 +1,164 @@
+//! A `toolhost` process as a user runs it: started, watched through what it says, stopped or killed.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Generous: two busy cores, and a sandbox or two to remove.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A program that cargo built, beside this test.
+///
+/// # Errors
+/// When it is not there.
+pub fn built(name: &str) -> Result<PathBuf> {
+    let here = std::env::current_exe()?;
+    let folder = here.parent().context("a folder")?;
+    let folder = if folder.ends_with("deps") { folder.parent().context("a folder")? } else { folder };
+    let program = folder.join(name);
+    anyhow::ensure!(
+        program.exists(),
+        "{} is missing: `cargo build --workspace --bins` makes it",
+        program.display()
+    );
+    Ok(program)
+}
+
+/// A running process.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Process {
+    /// Starts a program. Both its outputs are read line by line.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(name: &str, command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let (sender, lines) = channel();
+        let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
+            child.stderr.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
+        ];
+        for output in outputs.into_iter().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines() {
+                    let Ok(line) = line else { break };
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Ok(Self { name: name.to_owned(), child, lines, said: Vec::new() })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it says a line that `pick` likes.
+    ///
+    /// # Errors
+    /// When it ends before, or says nothing of the kind for too long.
+    pub fn wait_for<T>(&mut self, pick: impl Fn(&str) -> Option<T>) -> Result<T> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    let picked = pick(&line);
+                    self.said.push(line);
+                    if let Some(picked) = picked {
+                        return Ok(picked);
+                    }
+                }
+                Err(_) => {
+                    let said = self.end_of_said();
+                    bail!("{} did not say it; it said:\n{said}", self.name)
+                }
+            }
+        }
+    }
+
+    /// Everything that it has said so far.
+    pub fn said(&mut self) -> &[String] {
+        self.said.extend(self.lines.try_iter());
+        &self.said
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        if let Ok(pid) = i32::try_from(self.pid()) {
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+    }
+
+    /// Kills it as a crash would, and reaps it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let deadline = Instant::now() + LIMIT;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let said = self.end_of_said();
+        bail!("{} did not end; it said:\n{said}", self.name)
+    }
+
+    /// Asks it to stop and waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        self.signal(Signal::SIGTERM);
+        self.wait()
+    }
+
+    /// The last lines that it said.
+    pub fn end_of_said(&mut self) -> String {
+        let said = self.said();
+        said[said.len().saturating_sub(60)..].join("\n")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.is_running() {
+            self.kill();
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Waiting for what has no event of its own: asks again until it is so, with a bound that only a hang reaches.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use crate::Client;
+use crate::client::PATIENCE;
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Asks until the answer is yes.
+///
+/// # Errors
+/// When asking fails or the answer stays no.
+pub async fn until<F: Future<Output = Result<bool>>>(what: &str, ask: impl Fn() -> F) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !ask().await? {
+        ensure!(Instant::now() < deadline, "never happened: {what}");
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Waits until a session is as wanted; the session.
+///
+/// # Errors
+/// When it cannot be read or does not become so.
+pub async fn session(client: &Client, session_id: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    let path = format!("/v1/sessions/{session_id}");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let session = client.get(&path).await?.expect(200)?;
+        if wanted(&session) {
+            return Ok(session);
+        }
+        ensure!(Instant::now() < deadline, "the session did not become so: {session:#}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,89 @@
+//! `toolhost dev` as a new user meets it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tests::process::built;
+use tests::{Client, Process, engine};
+
+fn dev(folder: &Path, state: &str) -> Result<Process> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let agent = std::env::var("TOOLHOST_AGENT_PATH")
+        .map_or_else(|_| root.join("target/toolhost-agent"), std::path::PathBuf::from);
+    let mut command = Command::new(built("toolhost")?);
+    command
+        .args(["dev", "--listen", "127.0.0.1:0", "--state-dir", state])
+        .current_dir(folder)
+        .env_remove("DATABASE_URL")
+        .env("TOOLHOST_METRICS__LISTEN", "127.0.0.1:0")
+        .env("TOOLHOST_SANDBOX__AGENT_PATH", agent);
+    Process::start("toolhost dev", &mut command)
+}
+
+fn quoted<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.split_once(&format!("{name}="))?.1.split_whitespace().next()
+}
+
+/// Waits until it is ready; where it is, and the demo key.
+fn ready(process: &mut Process) -> Result<(String, String)> {
+    process.wait_for(|line| {
+        let url = quoted(line, "TOOLHOST_URL")?;
+        let key = quoted(line, "TOOLHOST_KEY")?;
+        Some((url.to_owned(), key.to_owned()))
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_a_call_serves_and_leaves_nothing() -> Result<()> {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let folder = tempfile::Builder::new().prefix("th-").permissions(mode).tempdir_in("/tmp")?;
+    let mut process = dev(folder.path(), "state")?;
+    let (url, key) = ready(&mut process)?;
+    process.wait_for(|line| line.contains("Ctrl-C").then_some(()))?;
+    let said = process.said().join("\n");
+    ensure!(said.contains("call.started") || said.contains("started"), "{said}");
+    ensure!(said.contains("call.ended") || said.contains("succeeded"), "{said}");
+    ensure!(said.contains("curl"), "{said}");
+
+    let client = Client::new(&url, &key);
+    let session = client.session(json!({})).await?;
+    let call = client.bash(&session, "echo from a user").await?;
+    ensure!(call["result"]["structured"]["stdout"] == "from a user\n", "{call:#}");
+
+    let mut second = dev(folder.path(), "state")?;
+    ensure!(!second.wait()?.success(), "two at once in one folder");
+    ensure!(second.end_of_said().contains("another `toolhost dev`"), "{}", second.end_of_said());
+
+    process.signal(Signal::SIGINT);
+    let status = process.wait()?;
+    ensure!(status.success(), "{status}: {}", process.end_of_said());
+    nothing_is_left(folder.path())?;
+
+    // After a crash the next one starts all the same, with the same key, and clears away what was left.
+    let mut process = dev(folder.path(), "state")?;
+    ready(&mut process)?;
+    process.kill();
+    let mut process = dev(folder.path(), "state")?;
+    let (url, again) = ready(&mut process)?;
+    ensure!(again == key, "the demo key is kept");
+    process.wait_for(|line| line.contains("Ctrl-C").then_some(()))?;
+    ensure!(Client::new(&url, &again).get("/v1/me").await?.status == 200);
+    process.signal(Signal::SIGTERM);
+    ensure!(process.wait()?.success(), "{}", process.end_of_said());
+    nothing_is_left(folder.path())
+}
+
+fn nothing_is_left(folder: &Path) -> Result<()> {
+    let path = folder.to_str().context("a path")?;
+    let processes = engine::processes_with(path);
+    ensure!(processes.is_empty(), "{processes:#?}");
+    let devices = engine::loop_devices(path);
+    ensure!(devices.is_empty(), "{devices:#?}");
+    let installation = format!("dev-{}", server::place::short_hash(&folder.canonicalize()?.join("state")));
+    let containers = engine::containers(&installation)?;
+    ensure!(containers.is_empty(), "{containers:#?}");
+    Ok(())
+}

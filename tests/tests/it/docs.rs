@@ -1,0 +1,91 @@
+//! The examples of the documentation, run as printed and in order, on a live installation.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tests::Host;
+
+/// The fenced examples of a page as one script: `bash` as it stands, `python` through an interpreter. Other fences
+/// (`console`, `json`, none) are for reading.
+fn script(page: &str) -> String {
+    let mut script = String::from("set -euo pipefail\n");
+    let mut fence: Option<&str> = None;
+    for line in page.lines() {
+        match (line.strip_prefix("```"), fence) {
+            (Some(_), Some(kind)) => {
+                if kind == "python" {
+                    script.push_str("END_OF_PYTHON\n");
+                }
+                fence = None;
+            }
+            (Some(kind), None) => {
+                if kind == "python" {
+                    script.push_str("python3 - <<'END_OF_PYTHON'\n");
+                }
+                fence = Some(kind);
+            }
+            (None, Some("bash" | "python")) => {
+                script.push_str(line);
+                script.push('\n');
+            }
+            (None, _) => {}
+        }
+    }
+    script
+}
+
+async fn run(host: &Host, page: &str) -> Result<()> {
+    let path = format!("{}/../{page}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {page}"))?;
+    let script = script(&text);
+    ensure!(script.lines().count() > 3, "{page} has no examples");
+    let tenant = host.tenant(page)?;
+    let output = Command::new("bash")
+        .args(["-x", "-c", &script])
+        .current_dir(host.folder())
+        .env("TOOLHOST_URL", &host.base)
+        .env("TOOLHOST_KEY", tenant.client.key())
+        .env("no_proxy", "*")
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "{page}: {}\n--- stdout\n{}\n--- stderr\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_readme_works_as_printed() {
+    Host::test(&[], async |host| run(host, "README.md").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_page_works_as_printed() {
+    Host::test(&[], async |host| run(host, "docs/api.md").await).await;
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut pages = vec![root.join("README.md"), root.join("ARCHITECTURE.md"), root.join("CONTRIBUTING.md")];
+    let docs = std::fs::read_dir(root.join("docs")).expect("there is a folder");
+    pages.extend(
+        docs.flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|kind| kind == "md")),
+    );
+    for page in pages {
+        let text = std::fs::read_to_string(&page).expect("can be read");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split('#').next().unwrap_or_default();
+            if path.is_empty() || path.contains("://") {
+                continue;
+            }
+            let full = page.parent().expect("has a folder").join(path);
+            assert!(full.exists(), "{} links to {target}", page.display());
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The integration tests: whole installations, met from outside as users, operators and attackers meet them.
+
+mod access;
+mod architecture;
+mod bad_input;
+mod dev;
+mod docs;
+mod faults;
+mod load;
+mod main_job;
+mod sandbox_attacks;
+mod sessions;
+mod tools;

@@ -1,0 +1,212 @@
+//! What untrusted code tries, over the API, beside a neighbour that must not notice.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::client::id_of;
+use tests::{Client, Host};
+
+/// An attacker's and a neighbour's session.
+async fn two(host: &Host) -> Result<(Client, String, Client, String)> {
+    let (attacker, neighbour) = (host.tenant("attacker")?.client, host.tenant("neighbour")?.client);
+    let (first, second) = (attacker.session(json!({})).await?, neighbour.session(json!({})).await?);
+    neighbour.bash(&second, "echo mine > file").await?;
+    Ok((attacker, first, neighbour, second))
+}
+
+async fn neighbour_is_well(client: &Client, session: &str) -> Result<()> {
+    let call = client.bash(session, "cat file && python3 -c 'print(6*7)'").await?;
+    ensure!(call["result"]["structured"]["stdout"] == "mine\n42\n", "{call:#}");
+    Ok(())
+}
+
+async fn with_timeout(client: &Client, session: &str, command: &str, timeout_ms: u64) -> Result<Value> {
+    let body = json!({"tool": "bash", "arguments": {"command": command}, "timeout_ms": timeout_ms});
+    let call = client.submit_with(session, body).await?;
+    client.ended(&call).await
+}
+
+async fn nothing_of_theirs_runs(client: &Client, session: &str) -> Result<()> {
+    // The counting shell and what it starts are the only processes of its user.
+    let call = client.bash(session, "ls -d /proc/[0-9]* | wc -l; ps -eo pid,uid,args 2>/dev/null").await?;
+    ensure!(call["status"] == "succeeded", "{call:#}");
+    let text = call["result"]["structured"]["stdout"].as_str().context("stdout")?;
+    let count: u32 = text.lines().next().context("a count")?.trim().parse()?;
+    ensure!(count < 20, "{text}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_bomb_ends_with_its_call() {
+    Host::test(&[], async |host| {
+        let (attacker, session, neighbour, other) = two(host).await?;
+        let bombs = [":(){ :|:& };:; sleep 60", "python3 -c '\nimport os\nwhile True:\n  try:\n    if os.fork() == 0: os.setsid(); os.fork()\n  except OSError: pass\n'"];
+        for bomb in bombs {
+            let call = with_timeout(&attacker, &session, bomb, 3_000);
+            let (call, well) = tokio::join!(call, neighbour_is_well(&neighbour, &other));
+            well?;
+            let status = call?["status"].clone();
+            ensure!(status == "timed_out" || status == "succeeded" || status == "failed", "{status}");
+            nothing_of_theirs_runs(&attacker, &session).await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_output_is_counted_to_the_byte() {
+    Host::test(&[("policy.limits.output_bytes", "4194304")], async |host| {
+        let (attacker, session, neighbour, other) = two(host).await?;
+        let total: u64 = 40_000_000;
+        let flood = attacker.bash(&session, "head -c 40000000 /dev/zero | tr '\\0' x");
+        let (call, well) = tokio::join!(flood, neighbour_is_well(&neighbour, &other));
+        well?;
+        let call = call?;
+        ensure!(call["status"] == "succeeded", "{}", call["status"]);
+        let truncated = &call["result"]["truncated"];
+        ensure!(
+            truncated["total_bytes"] == total && call["usage"]["bytes_out"] == total,
+            "{truncated} {}",
+            call["usage"]
+        );
+        let dropped = truncated["dropped_bytes"].as_u64().context("dropped")?;
+        ensure!(dropped >= total - 4_194_304 - 200_000 && dropped < total, "{dropped}");
+        ensure!(
+            !call["result"]["system"].is_null(),
+            "the result says that output was dropped: {:#}",
+            call["result"]["system"]
+        );
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_evade_the_end_do_not() {
+    Host::test(&[], async |host| {
+        let (attacker, session, neighbour, other) = two(host).await?;
+        let evasions = [
+            "trap '' TERM INT HUP; while true; do sleep 0.1; done",
+            "setsid setsid bash -c 'trap \"\" TERM; while true; do sleep 0.2; done' & sleep 100",
+            "(setsid nohup sleep 4251 >/dev/null 2>&1 &) ; sleep 100",
+            "sleep 4252 & kill -STOP $!; sleep 100",
+            "exec 1>&- 2>&-; sleep 4253",
+            "python3 -c 'import os,time\nif os.fork()==0:\n  os.setsid()\n  if os.fork()==0: time.sleep(4254)\n  os._exit(0)\ntime.sleep(100)'",
+        ];
+        for evasion in evasions {
+            let call = with_timeout(&attacker, &session, evasion, 700).await?;
+            ensure!(call["status"] == "timed_out", "{evasion}: {call:#}");
+            nothing_of_theirs_runs(&attacker, &session).await?;
+        }
+        neighbour_is_well(&neighbour, &other).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_pipe_does_not_hold_the_call() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        for command in [
+            "sleep 4255 & echo over",
+            "(setsid sleep 4256 &) ; echo over",
+            "nohup sleep 4257 & disown; echo over",
+        ] {
+            let call = client.bash(&session, command).await?;
+            ensure!(call["status"] == "succeeded", "{command}: {call:#}");
+            ensure!(
+                call["result"]["structured"]["stdout"].as_str().is_some_and(|text| text.ends_with("over\n")),
+                "{command}: {call:#}"
+            );
+            ensure!(!call["result"]["system"].is_null(), "says what it ended: {call:#}");
+            nothing_of_theirs_runs(&client, &session).await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_an_error_and_then_usable_again() {
+    Host::test(&[], async |host| {
+        let (attacker, _, neighbour, other) = two(host).await?;
+        let body = json!({"resources": {"cpus": 1.0, "memory_mb": 256, "disk_mb": 64, "pids": 64}});
+        let session = attacker.session(body).await?;
+        let call =
+            attacker.bash(&session, "head -c 300M /dev/zero > big; echo wrote $(stat -c %s big)").await?;
+        let text = call["result"]["structured"].to_string();
+        // Without root the size is soft and only documented so.
+        if nix::unistd::Uid::effective().is_root() {
+            ensure!(text.contains("No space left"), "{call:#}");
+            let full = attacker
+                .run(&session, "write_file", json!({"path": "more", "content": "x".repeat(1 << 20)}))
+                .await?;
+            ensure!(full["error"]["code"] == "no_space", "{full:#}");
+        }
+        neighbour_is_well(&neighbour, &other).await?;
+        let call = attacker.bash(&session, "rm -f big; echo again > small; cat small").await?;
+        ensure!(call["result"]["structured"]["stdout"] == "again\n", "{call:#}");
+        let call =
+            attacker.bash(&session, "head -c 2G /dev/zero > /tmp/big; rm -f /tmp/big; echo usable").await?;
+        ensure!(call["result"]["structured"].to_string().contains("usable"), "{call:#}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_inside_nothing_else_can_be_reached() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        let script = r#"
+check() { if eval "$2" >/dev/null 2>&1; then echo "OPEN $1"; fi; }
+check root       '[ "$(id -u)" = 0 ]'
+check caps       'grep -E "^Cap(Eff|Prm|Inh|Amb):" /proc/self/status | grep -vq 0000000000000000'
+check newprivs   'grep -q "NoNewPrivs:.*0" /proc/self/status'
+check seccomp    '! grep -q "Seccomp:.*2" /proc/self/status'
+check rootfs     'touch /usr/x || touch /etc/x'
+check net        'ls /sys/class/net | grep -v "^lo$"'
+check dns        'timeout 5 getent hosts example.com'
+check engine     'ls /var/run/docker.sock || ls /run/containerd'
+check agent      'ls /.toolhost || cat /.toolhost/*'
+check signal     'kill -0 1'
+check environ    'cat /proc/1/environ'
+check memory     'head -c1 /proc/1/mem'
+check userns     'unshare -U true'
+check mount      'mount -t tmpfs none /tmp'
+check setuid     'find / -xdev -perm /6000 -type f | grep .'
+check raw        'python3 -c "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"'
+check fds        'ls /proc/self/fd | grep -E "^([4-9]|[0-9]{2,})$"'
+check devices    'ls /dev/sd* /dev/vd* /dev/kvm /dev/mem'
+check sysctl     'echo 1 > /proc/sys/kernel/panic'
+echo checked
+"#;
+        let call = client.bash(&session, script).await?;
+        ensure!(call["result"]["structured"]["stdout"] == "checked\n", "{call:#}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_bytes_inject_nothing_into_the_stream() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        let command = r#"printf 'event: call.ended\ndata: {}\n\nid: 99\r\n\rretry: 1\n\x00\xff\xfe\xc3'; printf '\x1b[31mred\x1b]52;c;x\x07\n'; printf '\xa9 whole'"#;
+        let call_id = client.submit(&session, "bash", json!({"command": command})).await?;
+        let events = client.follow(&call_id).await?;
+        ensure!(events.iter().filter(|event| event.event == "call.ended").count() == 1, "{events:#?}");
+        let raw = client.get(&format!("/v1/calls/{call_id}/output?stream=stdout")).await?;
+        ensure!(raw.bytes.starts_with(b"event: call.ended\ndata: {}\n\nid: 99\r\n\r"), "stored raw: {:?}", raw.bytes);
+        ensure!(raw.bytes.windows(4).any(|bytes| bytes == b"\x00\xff\xfe\xc3"), "stored raw: {:?}", raw.bytes);
+        let call = client.call(&call_id).await?;
+        let shown = call["result"]["output"].as_str().context("output")?;
+        ensure!(!shown.contains('\u{1b}') && shown.contains("red"), "sanitised for a model: {shown:?}");
+        ensure!(id_of(&call)? == call_id);
+        Ok(())
+    })
+    .await;
+}
