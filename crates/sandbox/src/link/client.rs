@@ -131,7 +131,7 @@ impl AgentClient {
     pub async fn write(&self, mut request: WriteRequest, content: Bytes) -> Result<FileWritten, LinkError> {
         request.size_bytes = content.len() as u64;
         timed("write", FILE_LIMIT, async {
-            let mut stream = self.open(&Request::Write(request), OUTPUT_FRAME_BYTES as u64).await?;
+            let stream = self.open(&Request::Write(request), OUTPUT_FRAME_BYTES as u64).await?;
             // The agent may refuse before it has read everything: its answer comes first then.
             tokio::select! {
                 biased;

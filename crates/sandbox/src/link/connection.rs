@@ -1,7 +1,7 @@
 //! One connection of an agent: a reader and a writer that carry many streams. It knows no verbs.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ impl Connection {
             }
             streams.insert(id, Arc::clone(&inbox));
         }
-        let stream = Stream { id, inbox, connection: Arc::clone(self), closed: false };
+        let stream = Stream { id, inbox, connection: Arc::clone(self), settled: AtomicBool::new(false) };
         if self.is_closed() {
             return Err(LinkError::Disconnected);
         }
@@ -185,12 +185,19 @@ pub(super) struct Stream {
     id: StreamId,
     inbox: Arc<Inbox>,
     connection: Arc<Connection>,
-    closed: bool,
+    /// The agent owes nothing more on it and closes it by itself, or was told.
+    settled: AtomicBool,
 }
 
 impl Stream {
     pub(super) async fn next(&self) -> Result<Item, End> {
-        self.inbox.next().await
+        let item = self.inbox.next().await;
+        if let Ok(Item::Reply(reply)) = &item
+            && !matches!(reply, Reply::Attached(_))
+        {
+            self.settled.store(true, Ordering::Relaxed);
+        }
+        item
     }
 
     pub(super) fn ack(&self, offset: u64) {
@@ -211,8 +218,8 @@ impl Stream {
     }
 
     /// Tells the agent that no more input comes; its answer is still awaited.
-    pub(super) async fn finish_input(&mut self) -> Result<(), LinkError> {
-        self.closed = true;
+    pub(super) async fn finish_input(&self) -> Result<(), LinkError> {
+        self.settled.store(true, Ordering::Relaxed);
         self.connection.send(Outgoing::Frame(FrameKind::Close, self.id, Vec::new())).await
     }
 }
@@ -220,7 +227,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.connection.streams().remove(&self.id);
-        if !self.closed && !self.inbox.has_ended() {
+        if !self.settled.load(Ordering::Relaxed) && !self.inbox.has_ended() {
             let _ = self.connection.control.send(Control::Close(self.id));
         }
     }

@@ -56,7 +56,7 @@ impl World {
         self.live.workspaces.contains(name)
             || self.held.values().any(|held| held == name)
             || self.live.rows.iter().any(|row| {
-                !row.abandoned
+                (!row.abandoned || self.held.contains_key(&row.sandbox_id))
                     && (row.workspace.as_ref() == Some(name) || WorkspaceName::of(row.sandbox_id) == *name)
             })
     }

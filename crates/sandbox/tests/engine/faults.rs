@@ -1,0 +1,177 @@
+//! What goes wrong is said with evidence, and nothing is left behind.
+
+use std::time::{Duration, Instant};
+
+use domain::{Resources, SizeClass};
+use protocol::ExecLimits;
+use sandbox::{AcquireRequest, GoneReason, LinkError, Sandbox, SandboxError, WorkspaceFate};
+
+use crate::support::{IMAGE, Rig, bash, docker, run, run_request, shell, sized, small};
+
+async fn gone(sandbox: &Sandbox, limit: Duration) -> sandbox::Gone {
+    let since = Instant::now();
+    let gone = tokio::time::timeout(limit, sandbox.wait_gone()).await.expect("it is found gone in time");
+    eprintln!("figure: found gone ({}) after {} ms", gone.reason.as_str(), since.elapsed().as_millis());
+    gone
+}
+
+#[tokio::test]
+async fn a_container_removed_behind_our_back_is_noticed() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let sandbox = worker.acquire(small()).await.unwrap();
+    let agent = sandbox.agent().clone();
+    let running = tokio::spawn(async move { run_request(&agent, shell("sleep", "sleep 60")).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    docker(&["rm", "-f", sandbox.container_id()]).unwrap();
+    let gone = gone(&sandbox, Duration::from_secs(5)).await;
+    assert_eq!(gone.reason, GoneReason::ContainerGone, "{gone:?}");
+    assert!(matches!(running.await.unwrap(), Err(LinkError::Disconnected | LinkError::Closed)));
+    assert!(matches!(sandbox.agent().status().await, Err(LinkError::Closed)));
+    worker.release(&sandbox, WorkspaceFate::Remove);
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
+async fn a_killed_agent_is_noticed() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let sandbox = worker.acquire(small()).await.unwrap();
+    let pid = docker(&["inspect", "--format", "{{.State.Pid}}", sandbox.container_id()]).unwrap();
+    run("kill", &["-9", &pid]).unwrap();
+    let gone = gone(&sandbox, Duration::from_secs(5)).await;
+    assert_eq!(gone.reason, GoneReason::AgentGone, "{gone:?}");
+    assert_eq!(gone.evidence["exit_code"], 137);
+
+    // Its files are there for the next sandbox.
+    rig.ledger.wanted.lock().unwrap().push(sandbox.workspace().name.clone());
+    worker.release(&sandbox, WorkspaceFate::Keep);
+    let again = AcquireRequest { workspace: Some(sandbox.workspace().clone()), ..small() };
+    let again = worker.acquire(again).await.unwrap();
+    assert_eq!(bash(&again, "echo back").await.stdout, "back\n");
+    rig.ledger.wanted.lock().unwrap().clear();
+    worker.release(&again, WorkspaceFate::Remove);
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
+async fn out_of_memory_kills_the_tool_and_not_the_agent() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let resources = Resources { memory_mb: 96, ..SizeClass::Small.resources() };
+    let sandbox = worker.acquire(sized(resources)).await.unwrap();
+    let ran = bash(&sandbox, "python3 -c 'x = bytearray(1 << 30)'").await;
+    assert!(ran.exit.oom_killed, "{ran:?}");
+    assert_ne!(ran.exit.exit_code, Some(0));
+    assert_eq!(bash(&sandbox, "echo alive").await.stdout, "alive\n");
+    assert!(sandbox.gone().is_none());
+    worker.release(&sandbox, WorkspaceFate::Remove);
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
+async fn a_fork_bomb_ends_and_the_sandbox_serves_on() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let sandbox = worker.acquire(small()).await.unwrap();
+    let mut bomb = shell("bomb", ":(){ :|:& };:; sleep 30");
+    if let Some(spec) = &mut bomb.spec {
+        spec.timeout_ms = Some(2_000);
+        spec.limits = ExecLimits { processes: Some(200), ..ExecLimits::default() };
+    }
+    let ran = tokio::time::timeout(Duration::from_secs(20), run_request(sandbox.agent(), bomb)).await;
+    assert!(ran.expect("it ends").unwrap().exit.timed_out);
+    assert_eq!(bash(&sandbox, "echo alive").await.stdout, "alive\n");
+    worker.release(&sandbox, WorkspaceFate::Remove);
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
+async fn a_missing_image_and_a_missing_runtime_are_named() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    for image in ["toolhost/there-is-no-such-image:1", "NOT a name"] {
+        let missing = worker.acquire(AcquireRequest { image: image.to_owned(), ..small() }).await;
+        assert!(matches!(missing, Err(SandboxError::ImageUnavailable { .. })), "{missing:?}");
+    }
+    let runtime = worker.acquire(AcquireRequest { runtime: "no-such-runtime".to_owned(), ..small() }).await;
+    assert!(matches!(runtime, Err(SandboxError::RuntimeUnavailable { .. })), "{runtime:?}");
+    assert_eq!(rig.ledger.live_rows(), 0);
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_run_is_an_unavailable_image() {
+    let place = tempfile::tempdir().unwrap();
+    let broken = place.path().join("agent");
+    std::fs::write(&broken, "this is no program").unwrap();
+    let rig = Rig::with(|config| config.agent_path = broken);
+    let worker = rig.worker();
+    let since = Instant::now();
+    let made = worker.acquire(small()).await;
+    assert!(matches!(made, Err(SandboxError::ImageUnavailable { .. } | SandboxError::AgentUnreachable { .. })), "{made:?}");
+    assert!(since.elapsed() < Duration::from_secs(30));
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_never_dials_is_reported_with_evidence_and_removed() {
+    // A static program that runs and dials nobody would do; one that ends at once is what every image has.
+    let place = tempfile::tempdir().unwrap();
+    let silent = place.path().join("agent");
+    std::fs::write(&silent, "#!/bin/sleep 30\n").unwrap();
+    let rig = Rig::with(|config| {
+        config.agent_path = silent;
+        config.agent_connect_ms = 2_000;
+    });
+    let worker = rig.worker();
+    match worker.acquire(small()).await {
+        Err(SandboxError::AgentUnreachable { evidence }) => assert!(evidence.contains_key("why"), "{evidence:?}"),
+        other => panic!("{other:?}"),
+    }
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_is_down_is_said_to_be() {
+    let rig = Rig::with(|config| config.engine = Some("unix:///nonexistent/docker.sock".to_owned()));
+    let worker = rig.worker();
+    let made = worker.acquire(small()).await;
+    assert!(matches!(made, Err(SandboxError::EngineUnavailable(_))), "{made:?}");
+    assert_eq!(rig.ledger.live_rows(), 0);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_hangs_does_not_touch_what_runs() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let sandbox = worker.acquire(small()).await.unwrap();
+    // A listener that takes connections and never answers stands for a hung engine.
+    let place = tempfile::tempdir().unwrap();
+    let socket = place.path().join("engine.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let hung = Rig::with(|config| config.engine = Some(format!("unix://{}", socket.display())));
+    let other = hung.worker();
+    let since = Instant::now();
+    let made = other.acquire(small()).await;
+    assert!(matches!(made, Err(SandboxError::EngineUnavailable(_))), "{made:?}");
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    assert_eq!(bash(&sandbox, "echo alive").await.stdout, "alive\n");
+    other.shutdown().await;
+    worker.release(&sandbox, WorkspaceFate::Remove);
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
+async fn engine_facts_are_known() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let info = worker.engine_info().await.unwrap();
+    eprintln!("{info:#?}");
+    assert!(!info.version.is_empty() && info.runtimes.iter().any(|runtime| runtime == "runc"));
+    assert!(info.cgroup_version == 1 || info.cgroup_version == 2);
+    let image = sandbox::Driver::resolve_image(&*rig.driver, IMAGE).await.unwrap();
+    assert!(image.env.contains_key("PATH"));
+    rig.finish(&[&worker]).await;
+}

@@ -1,0 +1,10 @@
+//! Sandboxes on the real engine with the real agent. Each test is an installation of its own and leaves nothing behind.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod faults;
+mod life;
+mod profile;
+mod support;
+mod takeover;
+mod workspaces;

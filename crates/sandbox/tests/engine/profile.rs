@@ -1,0 +1,100 @@
+//! The hardened profile, as seen from inside by a tool.
+
+use sandbox::WorkspaceFate;
+
+use crate::support::{Rig, bash, docker, small};
+
+#[tokio::test]
+async fn the_profile_holds_from_inside() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let sandbox = worker.acquire(small()).await.unwrap();
+    let uid = sandbox.tool_uid();
+    let check = async |command: &str| {
+        let ran = bash(&sandbox, command).await;
+        format!("{}{}", ran.stdout, ran.stderr)
+    };
+
+    assert_eq!(check("id -u; id -g; id -G; id -un").await, format!("{uid}\n{uid}\n{uid}\ntool\n"));
+    let status = check("cat /proc/self/status").await;
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_whitespace().nth(1)).unwrap_or_default().to_owned()
+    };
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(field(set), "0000000000000000", "{set}");
+    }
+    // KILL, CHOWN, SETGID, SETUID and nothing else, even for the agent.
+    assert_eq!(field("CapBnd:"), "00000000000000e1");
+    assert_eq!(field("Seccomp:"), "2");
+    assert_eq!(field("NoNewPrivs:"), "1");
+
+    assert_eq!(check("ls /sys/class/net").await, "lo\n");
+    assert_eq!(check("cat /sys/class/net/lo/flags; hostname").await.lines().last(), Some("sandbox"));
+    for denied in [
+        "touch /etc/x", "touch /x", "touch /usr/x", "touch /run/x", "touch /dev/x", "mkdir /workspace2",
+        "ls /.toolhost", "ls /.toolhost/link", "cat /.toolhost/agent", "cat /proc/1/environ",
+        "kill -0 1", "unshare -U true", "unshare -r true", "mount -t tmpfs none /tmp", "mknod /tmp/sda b 8 0",
+        "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+        "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
+        "python3 -c 'import socket; socket.create_connection((\"172.17.0.1\", 22), 2)'",
+        "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 2)'",
+        "python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"/.toolhost/link/worker.sock\")'",
+        "ls /var/run/docker.sock /run/docker.sock", "chown 0 /workspace", "echo 1 > /proc/sys/kernel/core_pattern",
+        "python3 -c 'import ctypes, os; l = ctypes.CDLL(None, use_errno=True); exit(l.syscall(425, 1, 0) == -1)'", // io_uring_setup
+        "python3 -c 'import ctypes; l = ctypes.CDLL(None); exit(l.ptrace(0, 0, 0, 0) == -1)'",
+        "python3 -c 'import ctypes; l = ctypes.CDLL(None); exit(l.syscall(250, 0, 0) == -1)'", // keyctl
+        "python3 -c 'import ctypes; l = ctypes.CDLL(None); exit(l.syscall(323, 0) == -1)'", // userfaultfd
+    ] {
+        let ran = bash(&sandbox, denied).await;
+        assert_ne!(ran.exit.exit_code, Some(0), "allowed: {denied}: {ran:?}");
+    }
+    for allowed in [
+        "touch /workspace/x", "touch /tmp/x", "touch /var/tmp/x", "touch /dev/shm/x", "touch /run/lock/x",
+        "cp /bin/true /tmp/t && /tmp/t", "echo x | tee /dev/stderr", "python3 -c 'print(1)'", "true > /dev/null",
+        "head -c 4 /dev/urandom", "test \"$HOME\" = /workspace", "git init -q /workspace/repo",
+        "python3 -c 'import threading; t = threading.Thread(target=print); t.start(); t.join()'",
+        "node -e 'console.log(1)'",
+        "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); socket.create_connection(s.getsockname())'",
+    ] {
+        let ran = bash(&sandbox, allowed).await;
+        assert_eq!(ran.exit.exit_code, Some(0), "refused: {allowed}: {ran:?}");
+    }
+
+    let mounts = check("cat /proc/self/mounts").await;
+    for (target, options) in [
+        ("/", &["ro"][..]),
+        ("/workspace", &["rw", "nosuid", "nodev"]),
+        ("/tmp", &["rw", "nosuid", "nodev"]),
+        ("/var/tmp", &["rw", "nosuid", "nodev"]),
+        ("/run", &["rw", "nosuid", "nodev", "noexec"]),
+        ("/run/lock", &["rw", "nosuid", "nodev", "noexec"]),
+        ("/dev/shm", &["rw", "nosuid", "nodev", "noexec"]),
+        ("/.toolhost", &["ro"]),
+        ("/.toolhost/link", &["ro"]),
+        ("/etc/passwd", &["ro"]),
+        ("/etc/group", &["ro"]),
+    ] {
+        let mount = mounts.lines().rfind(|line| line.split(' ').nth(1) == Some(target));
+        let mount = mount.unwrap_or_else(|| panic!("{target} is not mounted: {mounts}"));
+        let has: Vec<&str> = mount.split(' ').nth(3).unwrap().split(',').collect();
+        assert!(options.iter().all(|option| has.contains(option)), "{mount}");
+    }
+    let devices = check("find /dev -type b; find /dev -type c | sort").await;
+    let harmless = ["full", "null", "ptmx", "random", "tty", "urandom", "zero"];
+    let known = |line: &str| {
+        line.strip_prefix("/dev/").is_some_and(|name| harmless.contains(&name) || name == "pts/ptmx")
+    };
+    assert!(devices.lines().all(known), "{devices}");
+    assert_eq!(check("ulimit -c; ulimit -n").await, "0\n16384\n");
+    let env = check("env").await;
+    assert!(env.contains("PYTHONUNBUFFERED=1"), "the image's environment reaches commands: {env}");
+
+    let inspected =
+        docker(&["inspect", "--format", "{{json .Config.Env}} {{.HostConfig.Memory}} {{.HostConfig.MemorySwap}}", sandbox.container_id()]);
+    let (env, memory) = inspected.as_ref().unwrap().split_once(' ').unwrap();
+    assert!(!env.contains('='), "no environment reaches the agent: {env}");
+    assert_eq!(memory, "536870912 536870912");
+    worker.release(&sandbox, WorkspaceFate::Remove);
+    rig.finish(&[&worker]).await;
+}

@@ -1,0 +1,120 @@
+//! A worker dies, another takes its sandboxes over.
+
+use std::time::{Duration, Instant};
+
+use protocol::{ExecRequest, OperationState};
+use sandbox::{Adoption, ExecEvent, GoneReason, LinkError, Origin, Sandbox, SandboxError, WorkspaceFate};
+
+use crate::support::{Rig, bash, docker, key, run_request, shell, small};
+
+fn adoption(sandbox: &Sandbox, epoch: u64) -> Adoption {
+    let facts = sandbox.facts().clone();
+    Adoption {
+        sandbox_id: facts.sandbox_id,
+        container_id: facts.container_id,
+        workspace: facts.workspace,
+        epoch,
+        image: facts.image,
+        resources: facts.resources,
+        runtime: facts.runtime,
+    }
+}
+
+#[tokio::test]
+async fn a_command_runs_on_and_its_output_has_no_gap() {
+    let rig = Rig::new();
+    let (first, second) = (rig.worker(), rig.worker());
+    let sandbox = first.acquire(small()).await.unwrap();
+    let count = "for i in $(seq 1 60); do echo line $i; sleep 0.1; done";
+    let mut stream = sandbox.agent().exec(shell("count", count)).await.unwrap();
+    let (mut output, mut durable) = (Vec::new(), 0);
+    while output.len() < 50 {
+        if let Some(ExecEvent::Output(piece)) = stream.next().await.unwrap() {
+            output.extend_from_slice(&piece.bytes);
+            durable = piece.offset + piece.bytes.len() as u64;
+            stream.ack(durable);
+        }
+    }
+    first.let_go(&sandbox);
+    assert!(matches!(stream.next().await, Ok(Some(_)) | Err(LinkError::Disconnected)));
+
+    let since = Instant::now();
+    let adopted = second.adopt(adoption(&sandbox, 2)).await.unwrap();
+    eprintln!("figure: takeover {} ms", since.elapsed().as_millis());
+    assert_eq!((adopted.origin(), adopted.boot_id()), (Origin::Adopted, sandbox.boot_id()));
+    let attach = ExecRequest { key: key("count"), resume_from: durable, spec: None };
+    let mut stream = adopted.agent().exec(attach).await.unwrap();
+    let exit = loop {
+        match stream.next().await.unwrap().expect("it exits") {
+            ExecEvent::Attached(attached) => {
+                assert!(!attached.started && attached.state == OperationState::Running);
+                assert_eq!(attached.offset, durable);
+            }
+            ExecEvent::Output(piece) => {
+                assert_eq!(piece.offset, durable);
+                durable += piece.bytes.len() as u64;
+                output.extend_from_slice(&piece.bytes);
+                stream.ack(durable);
+            }
+            ExecEvent::Exited(exit) => break exit,
+        }
+    };
+    let expected: String = (1..=60).map(|line| format!("line {line}\n")).collect();
+    assert_eq!(String::from_utf8(output).unwrap(), expected);
+    assert_eq!(exit.exit_code, Some(0));
+
+    // The first worker comes back from the dead: its epoch is lower than one that was served.
+    second.let_go(&adopted);
+    let zombie = first.adopt(adoption(&sandbox, 1)).await;
+    assert!(matches!(zombie, Err(SandboxError::Fenced)), "{zombie:?}");
+    let third = second.adopt(adoption(&sandbox, 3)).await.unwrap();
+    assert_eq!(bash(&third, "echo mine").await.stdout, "mine\n");
+    second.release(&third, WorkspaceFate::Remove);
+    rig.finish(&[&first, &second]).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_started_anew_is_not_taken_over() {
+    let rig = Rig::new();
+    let (first, second) = (rig.worker(), rig.worker());
+    let sandbox = first.acquire(small()).await.unwrap();
+    first.let_go(&sandbox);
+    docker(&["restart", "-t", "0", sandbox.container_id()]).unwrap();
+    match second.adopt(adoption(&sandbox, 2)).await {
+        Err(SandboxError::Gone(gone)) => assert_eq!(gone.reason, GoneReason::AgentGone),
+        other => panic!("{other:?}"),
+    }
+    second.destroy(sandbox.id(), Some(&sandbox.workspace().name)).await.unwrap();
+    let gone = second.adopt(adoption(&sandbox, 2)).await;
+    assert!(matches!(&gone, Err(SandboxError::Gone(gone)) if gone.reason == GoneReason::ContainerGone), "{gone:?}");
+    rig.finish(&[&first, &second]).await;
+}
+
+#[tokio::test]
+async fn what_a_dead_worker_left_unclaimed_is_reaped() {
+    let rig = Rig::new();
+    let (first, second) = (rig.worker(), rig.worker());
+    let unclaimed = first.acquire(small()).await.unwrap();
+    let in_session = first.acquire(small()).await.unwrap();
+    let running = run_request(in_session.agent(), shell("x", "echo x")).await.unwrap();
+    assert_eq!(running.stdout, "x\n");
+    first.let_go(&unclaimed);
+    first.let_go(&in_session);
+    rig.ledger.rows.lock().unwrap().get_mut(&unclaimed.id()).unwrap().abandoned = true;
+    second.reconcile().await.unwrap();
+    assert!(docker(&["inspect", unclaimed.container_id()]).is_err());
+    assert_eq!(second.reconcile().await.unwrap(), []);
+    let adopted = second.adopt(adoption(&in_session, 2)).await.unwrap();
+
+    // A container whose row was lost.
+    let orphan = first.acquire(small()).await.unwrap();
+    first.let_go(&orphan);
+    rig.ledger.rows.lock().unwrap().remove(&orphan.id());
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    second.reconcile().await.unwrap();
+    second.reconcile().await.unwrap();
+    assert!(docker(&["inspect", orphan.container_id()]).is_err());
+    assert_eq!(bash(&adopted, "echo still here").await.stdout, "still here\n");
+    second.release(&adopted, WorkspaceFate::Remove);
+    rig.finish(&[&first, &second]).await;
+}

@@ -1,0 +1,411 @@
+//! The link against an agent made of bytes: greeting, streams, back-pressure, and every way to lose a connection.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use protocol::{
+    AgentError, Decoder, ErrorCode, ExecAttached, ExecExit, ExecRequest, FileStat, Frame, FrameKind, Hello,
+    OUTPUT_WINDOW_BYTES, OperationKey, OperationState, Reply, Request, Welcome, WriteMode, WriteRequest, encode,
+    encode_data,
+};
+use sandbox::{AgentClient, ExecEvent, ExecStream, Link, LinkError, Metrics, Terms};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// The other side.
+struct Agent {
+    socket: UnixStream,
+    decoder: Decoder,
+}
+
+impl Agent {
+    async fn dial(dir: &Path, hello: &Hello) -> Self {
+        let socket = UnixStream::connect(dir.join(protocol::LINK_SOCKET)).await.unwrap();
+        let mut agent = Self { socket, decoder: Decoder::default() };
+        agent.send(FrameKind::Hello, 0, &serde_json::to_vec(hello).unwrap()).await;
+        agent
+    }
+
+    async fn greeted(dir: &Path) -> Self {
+        let mut agent = Self::dial(dir, &hello("boot", 0)).await;
+        let welcome = agent.next().await.unwrap();
+        assert_eq!((welcome.kind, welcome.stream), (FrameKind::Welcome, 0));
+        agent
+    }
+
+    async fn send(&mut self, kind: FrameKind, stream: u32, payload: &[u8]) {
+        let mut buffer = BytesMut::new();
+        encode(&mut buffer, kind, stream, payload);
+        let _ = self.socket.write_all(&buffer).await;
+    }
+
+    async fn reply(&mut self, stream: u32, reply: &Reply) {
+        self.send(FrameKind::Reply, stream, &serde_json::to_vec(reply).unwrap()).await;
+    }
+
+    async fn output(&mut self, stream: u32, offset: u64, content: &[u8]) {
+        let mut buffer = BytesMut::new();
+        encode_data(&mut buffer, stream, offset, 1, content);
+        let _ = self.socket.write_all(&buffer).await;
+    }
+
+    /// The next frame that is no heartbeat; `None` when the worker closed.
+    async fn next(&mut self) -> Option<Frame> {
+        loop {
+            match self.decoder.next_frame().unwrap() {
+                Some(frame) if frame.kind == FrameKind::Ping => {}
+                Some(frame) => return Some(frame),
+                None => {
+                    let read = self.socket.read_buf(self.decoder.buffer());
+                    if timeout(SOON, read).await.unwrap().unwrap_or(0) == 0 {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn request(&mut self) -> (u32, Request) {
+        let frame = self.next().await.unwrap();
+        assert_eq!(frame.kind, FrameKind::Request);
+        assert_eq!(frame.stream % 2, 1, "the worker's streams are odd");
+        (frame.stream, serde_json::from_slice(&frame.payload).unwrap())
+    }
+
+    /// Takes a request for an operation and says that it runs.
+    async fn attach(&mut self) -> u32 {
+        let (stream, request) = self.request().await;
+        assert!(matches!(request, Request::Exec(_)));
+        self.reply(stream, &Reply::Attached(attached())).await;
+        stream
+    }
+}
+
+fn attached() -> ExecAttached {
+    ExecAttached { state: OperationState::Running, started: true, offset: 0, running_ms: 0, warm: false }
+}
+
+fn hello(boot_id: &str, highest_epoch: u64) -> Hello {
+    Hello {
+        oldest_version: 1,
+        newest_version: 7,
+        agent_version: "0.0.0".to_owned(),
+        boot_id: boot_id.to_owned(),
+        highest_epoch,
+    }
+}
+
+fn stat() -> Reply {
+    Reply::Stat(FileStat {
+        kind: protocol::EntryKind::Directory,
+        size_bytes: 0,
+        modified_ms: 0,
+        permissions: 0o755,
+    })
+}
+
+fn terms() -> Terms {
+    Terms {
+        epoch: 5,
+        tool_uid: 1_048_600,
+        env: BTreeMap::from([("LANG".to_owned(), "C.UTF-8".to_owned())]),
+        warm_shells: 1,
+        boot_id: None,
+    }
+}
+
+fn bind(dir: &Path) -> Link {
+    Link::bind(dir, terms(), Metrics::register(&prometheus::Registry::new()).unwrap()).unwrap()
+}
+
+fn exec() -> ExecRequest {
+    ExecRequest { key: OperationKey { owner: "call".to_owned(), operation: 0 }, resume_from: 0, spec: None }
+}
+
+async fn next(stream: &mut ExecStream) -> Result<Option<ExecEvent>, LinkError> {
+    timeout(SOON, stream.next()).await.expect("an event in time")
+}
+
+async fn attached_pair(agent: &mut Agent, client: &AgentClient) -> (u32, ExecStream) {
+    let (id, stream) = tokio::join!(agent.attach(), client.exec(exec()));
+    let mut stream = stream.unwrap();
+    assert_eq!(next(&mut stream).await.unwrap(), Some(ExecEvent::Attached(attached())));
+    (id, stream)
+}
+
+#[tokio::test]
+async fn the_greeting_tells_the_terms_and_picks_a_common_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::dial(dir.path(), &hello("boot", 4)).await;
+    let welcome: Welcome = serde_json::from_slice(&agent.next().await.unwrap().payload).unwrap();
+    assert_eq!((welcome.version, welcome.epoch, welcome.tool_uid), (protocol::VERSION, 5, 1_048_600));
+    assert_eq!(welcome.env.get("LANG").map(String::as_str), Some("C.UTF-8"));
+    link.connected(SOON).await.unwrap();
+    assert_eq!((link.boot_id().as_deref(), link.agent_version().as_deref()), (Some("boot"), Some("0.0.0")));
+}
+
+#[tokio::test]
+async fn operations_stream_are_acknowledged_and_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let (id, mut stream) = attached_pair(&mut agent, &link.agent()).await;
+    agent.output(id, 0, b"hello").await;
+    assert!(
+        matches!(next(&mut stream).await, Ok(Some(ExecEvent::Output(output))) if output.bytes == "hello" && output.offset == 0)
+    );
+    stream.ack(5);
+    let ack = agent.next().await.unwrap();
+    assert_eq!((ack.kind, ack.stream, (&ack.payload[..]).get_u64()), (FrameKind::Ack, id, 5));
+    let exit = ExecExit { exit_code: Some(0), ..ExecExit::default() };
+    agent.reply(id, &Reply::Exited(exit.clone())).await;
+    agent.send(FrameKind::Close, id, &[]).await;
+    assert_eq!(next(&mut stream).await.unwrap(), Some(ExecEvent::Exited(exit)));
+    assert_eq!(next(&mut stream).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn dropping_a_stream_closes_it_and_errors_are_typed() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let (id, stream) = attached_pair(&mut agent, &link.agent()).await;
+    drop(stream);
+    let close = agent.next().await.unwrap();
+    assert_eq!((close.kind, close.stream), (FrameKind::Close, id));
+    // Frames that crossed the close are ignored.
+    agent.output(id, 0, b"late").await;
+
+    let error = AgentError { code: ErrorCode::NotFound, message: "no".to_owned() };
+    let client = link.agent();
+    let (answered, ()) = tokio::join!(client.stat("/tmp", "x"), async {
+        let (id, _) = agent.request().await;
+        agent.reply(id, &Reply::Error(error.clone())).await;
+    });
+    assert!(matches!(answered, Err(LinkError::Agent(got)) if got == error));
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_reads_does_not_hold_up_others_and_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let client = link.agent();
+    let (id, mut unread) = attached_pair(&mut agent, &client).await;
+    let piece = vec![b'x'; 64 * 1024];
+    for number in 0..OUTPUT_WINDOW_BYTES / piece.len() as u64 {
+        agent.output(id, number * piece.len() as u64, &piece).await;
+    }
+    let (answered, ()) = tokio::join!(client.stat("/workspace", ""), async {
+        let (id, _) = agent.request().await;
+        agent.reply(id, &stat()).await;
+    });
+    assert!(answered.is_ok());
+
+    // Beyond the window the agent breaks the protocol, and memory stays bounded.
+    for number in 4..8 {
+        agent.output(id, number * piece.len() as u64, &piece).await;
+    }
+    assert!(agent.next().await.is_none(), "the connection is closed");
+    let mut seen = 0;
+    let end = loop {
+        match next(&mut unread).await {
+            Ok(Some(ExecEvent::Output(output))) => seen += output.bytes.len() as u64,
+            other => break other,
+        }
+    };
+    assert!(matches!(end, Err(LinkError::Disconnected)), "{end:?}");
+    assert!(seen <= OUTPUT_WINDOW_BYTES + piece.len() as u64);
+}
+
+#[tokio::test]
+async fn a_new_connection_supersedes_and_the_old_one_s_streams_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut first = Agent::greeted(dir.path()).await;
+    let client = link.agent();
+    let (_, mut stream) = attached_pair(&mut first, &client).await;
+    let mut second = Agent::greeted(dir.path()).await;
+    assert!(matches!(next(&mut stream).await, Err(LinkError::Disconnected)));
+    assert!(first.next().await.is_none());
+    let (_, mut again) = attached_pair(&mut second, &client).await;
+
+    // When it goes away, what was under way ends, and what is asked next waits for another.
+    drop(second);
+    assert!(matches!(next(&mut again).await, Err(LinkError::Disconnected)));
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.stat("/workspace", "").await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut third = Agent::greeted(dir.path()).await;
+    let (id, _) = third.request().await;
+    third.reply(id, &stat()).await;
+    assert!(waiting.await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn silence_ends_a_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let (_, mut stream) = attached_pair(&mut agent, &link.agent()).await;
+    let since = Instant::now();
+    assert!(matches!(next(&mut stream).await, Err(LinkError::Disconnected)));
+    assert!((2_500..4_500).contains(&since.elapsed().as_millis()), "{:?}", since.elapsed());
+    assert!(!link.agent().is_connected());
+}
+
+#[tokio::test]
+async fn heartbeats_keep_a_connection_and_are_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let mut pings = 0;
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(4_500) {
+        agent.send(FrameKind::Ping, 0, &[]).await;
+        if timeout(Duration::from_millis(500), agent.socket.read_buf(agent.decoder.buffer())).await.is_ok() {
+            while let Some(frame) = agent.decoder.next_frame().unwrap() {
+                assert_eq!(frame.kind, FrameKind::Ping);
+                pings += 1;
+            }
+        }
+    }
+    assert!(link.agent().is_connected());
+    assert!((3..=6).contains(&pings), "{pings} heartbeats in 4.5 s");
+}
+
+#[tokio::test]
+async fn another_boot_means_that_the_journal_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let (_, mut stream) = attached_pair(&mut agent, &link.agent()).await;
+    let mut other = Agent::dial(dir.path(), &hello("another boot", 0)).await;
+    assert!(other.next().await.is_none(), "it is not welcome");
+    assert!(matches!(next(&mut stream).await, Err(LinkError::Disconnected)));
+    assert!(matches!(link.agent().exec(exec()).await, Err(LinkError::JournalLost)));
+}
+
+#[tokio::test]
+async fn a_higher_epoch_fences_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::dial(dir.path(), &hello("boot", 6)).await;
+    assert!(agent.next().await.is_none());
+    assert!(matches!(link.agent().status().await, Err(LinkError::Fenced)));
+}
+
+#[tokio::test]
+async fn an_agent_without_a_common_version_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let future = Hello { oldest_version: protocol::VERSION + 1, ..hello("boot", 0) };
+    let mut agent = Agent::dial(dir.path(), &future).await;
+    assert!(agent.next().await.is_none());
+    assert!(matches!(link.agent().status().await, Err(LinkError::Protocol(_))));
+}
+
+#[tokio::test]
+async fn rubbish_costs_only_its_own_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    for rubbish in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], &[0, 0, 0, 2, 1, 0, 0, 0, 0, b'{', b'}']] {
+        let mut socket = UnixStream::connect(dir.path().join(protocol::LINK_SOCKET)).await.unwrap();
+        socket.write_all(rubbish).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = timeout(SOON, socket.read_to_end(&mut answer)).await.unwrap();
+        assert!(answer.is_empty());
+    }
+    let mut agent = Agent::greeted(dir.path()).await;
+    let (_, mut stream) = attached_pair(&mut agent, &link.agent()).await;
+    agent.send(FrameKind::Reply, 1, b"not json").await;
+    assert!(matches!(next(&mut stream).await, Err(LinkError::Disconnected)));
+    let mut again = Agent::greeted(dir.path()).await;
+    let _ = attached_pair(&mut again, &link.agent()).await;
+}
+
+#[tokio::test]
+async fn requests_from_the_agent_are_refused_politely() {
+    let dir = tempfile::tempdir().unwrap();
+    let _link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    agent.send(FrameKind::Request, 2, br#"{"verb":"tunnel"}"#).await;
+    let reply = agent.next().await.unwrap();
+    assert_eq!((reply.kind, reply.stream), (FrameKind::Reply, 2));
+    assert!(matches!(serde_json::from_slice(&reply.payload), Ok(Reply::Error(error)) if error.code == ErrorCode::Unsupported));
+    assert_eq!(agent.next().await.unwrap().kind, FrameKind::Close);
+}
+
+#[tokio::test]
+async fn a_write_sends_its_content_and_heeds_an_early_refusal() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let client = link.agent();
+    let request = WriteRequest {
+        key: exec().key,
+        root: "/workspace".to_owned(),
+        path: "f".to_owned(),
+        mode: WriteMode::Overwrite,
+        size_bytes: 0,
+        permissions: None,
+        expected_sha256: None,
+    };
+    let content = Bytes::from(vec![7; 200_000]);
+    let written = protocol::FileWritten {
+        created: true,
+        size_bytes: 200_000,
+        sha256: "00".to_owned(),
+        permissions: 0o644,
+    };
+    let (answered, ()) = tokio::join!(client.write(request.clone(), content.clone()), async {
+        let (id, asked) = agent.request().await;
+        assert!(matches!(asked, Request::Write(asked) if asked.size_bytes == 200_000));
+        let mut received = 0;
+        loop {
+            let frame = agent.next().await.unwrap();
+            match frame.kind {
+                FrameKind::Data => {
+                    let (offset, channel, bytes) = protocol::decode_data(frame.payload).unwrap();
+                    assert_eq!((offset, channel), (received, 0));
+                    received += bytes.len() as u64;
+                }
+                FrameKind::Close => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(received, 200_000);
+        agent.reply(id, &Reply::Written(written.clone())).await;
+    });
+    assert_eq!(answered.unwrap(), written);
+
+    let error = AgentError { code: ErrorCode::OutsideRoot, message: "no".to_owned() };
+    let (refused, ()) = tokio::join!(client.write(request, content), async {
+        let (id, _) = agent.request().await;
+        agent.reply(id, &Reply::Error(error.clone())).await;
+        agent.send(FrameKind::Close, id, &[]).await;
+    });
+    assert!(matches!(refused, Err(LinkError::Agent(got)) if got == error));
+}
+
+#[tokio::test]
+async fn a_socket_in_a_deep_folder_is_bound_and_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("x".repeat(200));
+    std::fs::create_dir(&deep).unwrap();
+    let first = bind(&deep);
+    let second = bind(&deep);
+    drop(first);
+    assert!(deep.join(protocol::LINK_SOCKET).exists(), "the old one's end does not unlink the new one's socket");
+    drop(second);
+}
