@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use protocol::{
     AgentError, Decoder, ErrorCode, ExecAttached, ExecExit, ExecRequest, FileStat, Frame, FrameKind, Hello,
-    OUTPUT_WINDOW_BYTES, OperationKey, OperationState, Reply, Request, Welcome, WriteMode, WriteRequest, encode,
-    encode_data,
+    OUTPUT_WINDOW_BYTES, OperationKey, OperationState, Reply, Request, Welcome, WriteMode, WriteRequest,
+    encode, encode_data,
 };
 use sandbox::{AgentClient, ExecEvent, ExecStream, Link, LinkError, Metrics, Terms};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -342,7 +342,9 @@ async fn requests_from_the_agent_are_refused_politely() {
     agent.send(FrameKind::Request, 2, br#"{"verb":"tunnel"}"#).await;
     let reply = agent.next().await.unwrap();
     assert_eq!((reply.kind, reply.stream), (FrameKind::Reply, 2));
-    assert!(matches!(serde_json::from_slice(&reply.payload), Ok(Reply::Error(error)) if error.code == ErrorCode::Unsupported));
+    assert!(
+        matches!(serde_json::from_slice(&reply.payload), Ok(Reply::Error(error)) if error.code == ErrorCode::Unsupported)
+    );
     assert_eq!(agent.next().await.unwrap().kind, FrameKind::Close);
 }
 
@@ -406,6 +408,9 @@ async fn a_socket_in_a_deep_folder_is_bound_and_taken_over() {
     let first = bind(&deep);
     let second = bind(&deep);
     drop(first);
-    assert!(deep.join(protocol::LINK_SOCKET).exists(), "the old one's end does not unlink the new one's socket");
+    assert!(
+        deep.join(protocol::LINK_SOCKET).exists(),
+        "the old one's end does not unlink the new one's socket"
+    );
     drop(second);
 }

@@ -57,7 +57,8 @@ impl TryFrom<String> for WorkspaceName {
     type Error = InvalidWorkspaceName;
 
     fn try_from(name: String) -> Result<Self, InvalidWorkspaceName> {
-        let valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
+        let valid =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
         if name.is_empty() || name.len() > 64 || !name.bytes().all(valid) {
             return Err(InvalidWorkspaceName);
         }

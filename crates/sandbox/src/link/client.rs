@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use protocol::{
     AgentStatus, ExecRequest, FileRead, FileStat, FileWritten, KillRequest, ListRequest, Listing,
-    OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, ReadRequest, Reply, Request, StdinWritten, WORKSPACE_DIR,
-    WriteRequest,
+    OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, ReadRequest, Reply, Request, StdinWritten,
+    WORKSPACE_DIR, WriteRequest,
 };
 use tokio::time::timeout;
 
@@ -107,11 +107,15 @@ impl AgentClient {
             let mut bytes = BytesMut::new();
             loop {
                 match stream.next().await {
-                    Ok(Item::Output(output)) if bytes.len() as u64 + output.bytes.len() as u64 <= limit_bytes => {
+                    Ok(Item::Output(output))
+                        if bytes.len() as u64 + output.bytes.len() as u64 <= limit_bytes =>
+                    {
                         bytes.extend_from_slice(&output.bytes);
                         stream.ack(output.offset + output.bytes.len() as u64);
                     }
-                    Ok(Item::Output(_)) => return Err(LinkError::Protocol("more of a file than was asked for")),
+                    Ok(Item::Output(_)) => {
+                        return Err(LinkError::Protocol("more of a file than was asked for"));
+                    }
                     Ok(Item::Reply(Reply::Read(file))) => {
                         return Ok(FileContent { bytes: bytes.freeze(), file });
                     }
@@ -205,7 +209,8 @@ impl AgentClient {
     }
 
     async fn ask(&self, verb: &'static str, request: &Request, limit: Duration) -> Result<Reply, LinkError> {
-        timed(verb, limit, async { answer(&self.open(request, OUTPUT_FRAME_BYTES as u64).await?).await }).await
+        timed(verb, limit, async { answer(&self.open(request, OUTPUT_FRAME_BYTES as u64).await?).await })
+            .await
     }
 }
 

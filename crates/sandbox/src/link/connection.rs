@@ -5,41 +5,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use protocol::{
-    AgentError, Decoder, ErrorCode, Frame, FrameKind, HEARTBEAT_INTERVAL_MS, MAX_FRAME_BYTES, OUTPUT_FRAME_BYTES,
-    Reply, Request, SILENCE_LIMIT_MS, StreamId, encode, encode_data,
+    AgentError, Decoder, ErrorCode, Frame, FrameKind, MAX_FRAME_BYTES, OUTPUT_FRAME_BYTES, Reply, Request,
+    SILENCE_LIMIT_MS, StreamId,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::inbox::{self, End, Inbox, Item};
+use super::writer::{Control, Driven, Outgoing, write};
 use crate::LinkError;
 
 /// Requests and pieces of input that wait for the writer. Senders wait when it is full.
 const OUTGOING: usize = 64;
 /// Streams that may be open on one connection: calls, shells and file verbs of one session stay far below.
 const STREAMS: usize = 1_024;
-/// Bytes gathered into one write.
-const WRITE_BYTES: usize = 256 * 1024;
-/// Time that an agent may leave a write waiting before the connection is given up.
-const WRITE_LIMIT: Duration = Duration::from_secs(30);
 /// Free room asked for before each read.
 const READ_BYTES: usize = 64 * 1024;
-
-enum Outgoing {
-    Frame(FrameKind, StreamId, Vec<u8>),
-    Input(StreamId, u64, Bytes),
-}
-
-/// Sent without waiting, at most one of each kind per stream at a time, so that the queue needs no bound.
-enum Control {
-    Ack(StreamId, Arc<Inbox>),
-    Close(StreamId),
-}
 
 /// The sending half of one connection, and its open streams.
 pub(crate) struct Connection {
@@ -54,12 +40,6 @@ impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection").finish_non_exhaustive()
     }
-}
-
-/// The receiving ends that [`run`] drives.
-pub(super) struct Driven {
-    outgoing: mpsc::Receiver<Outgoing>,
-    control: mpsc::UnboundedReceiver<Control>,
 }
 
 impl Connection {
@@ -98,7 +78,8 @@ impl Connection {
         request: &Request,
         limit_bytes: u64,
     ) -> Result<Stream, LinkError> {
-        let payload = serde_json::to_vec(request).map_err(|_| LinkError::Protocol("unserialisable request"))?;
+        let payload =
+            serde_json::to_vec(request).map_err(|_| LinkError::Protocol("unserialisable request"))?;
         if payload.len() > MAX_FRAME_BYTES {
             return Err(LinkError::TooLarge);
         }
@@ -164,7 +145,9 @@ impl Connection {
     ) -> Result<(), LinkError> {
         let inbox = self.streams().get(&stream).cloned();
         // A stream that is unknown was closed by us a moment ago.
-        inbox.map_or(Ok(()), |inbox| push(&inbox).map_err(|_| LinkError::Protocol("more output than the window")))
+        inbox.map_or(Ok(()), |inbox| {
+            push(&inbox).map_err(|_| LinkError::Protocol("more output than the window"))
+        })
     }
 
     /// No verb of version 1 goes from agent to worker: answered, so that a newer agent can carry on.
@@ -273,52 +256,5 @@ pub(super) async fn fill(
     match timeout(limit, reader.read_buf(decoder.buffer())).await {
         Ok(Ok(length)) if length > 0 => Ok(()),
         Ok(_) | Err(_) => Err(LinkError::Disconnected),
-    }
-}
-
-async fn write(driven: Driven, mut writer: OwnedWriteHalf) -> Result<(), LinkError> {
-    let Driven { mut outgoing, mut control } = driven;
-    let mut heartbeat = interval(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
-    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut buffer = BytesMut::new();
-    loop {
-        tokio::select! {
-            biased;
-            Some(next) = control.recv() => encode_control(&mut buffer, next),
-            _ = heartbeat.tick() => encode(&mut buffer, FrameKind::Ping, 0, &[]),
-            Some(next) = outgoing.recv() => encode_outgoing(&mut buffer, next),
-            else => return Ok(()),
-        }
-        while buffer.len() < WRITE_BYTES {
-            if let Ok(next) = control.try_recv() {
-                encode_control(&mut buffer, next);
-            } else if let Ok(next) = outgoing.try_recv() {
-                encode_outgoing(&mut buffer, next);
-            } else {
-                break;
-            }
-        }
-        match timeout(WRITE_LIMIT, writer.write_all(&buffer)).await {
-            Ok(Ok(())) => buffer.clear(),
-            Ok(Err(_)) | Err(_) => return Err(LinkError::Disconnected),
-        }
-    }
-}
-
-fn encode_outgoing(buffer: &mut BytesMut, outgoing: Outgoing) {
-    match outgoing {
-        Outgoing::Frame(kind, stream, payload) => encode(buffer, kind, stream, &payload),
-        Outgoing::Input(stream, offset, bytes) => encode_data(buffer, stream, offset, 0, &bytes),
-    }
-}
-
-fn encode_control(buffer: &mut BytesMut, control: Control) {
-    match control {
-        Control::Ack(stream, inbox) => {
-            let mut payload = [0; 8];
-            (&mut payload[..]).put_u64(inbox.take_ack());
-            encode(buffer, FrameKind::Ack, stream, &payload);
-        }
-        Control::Close(stream) => encode(buffer, FrameKind::Close, stream, &[]),
     }
 }

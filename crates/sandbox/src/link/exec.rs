@@ -42,9 +42,7 @@ impl ExecStream {
         match self.stream.next().await {
             Ok(Item::Output(output)) => Ok(Some(ExecEvent::Output(output))),
             Ok(Item::Reply(Reply::Attached(attached))) => Ok(Some(ExecEvent::Attached(attached))),
-            Ok(Item::Reply(Reply::Exited(exit))) => {
-                Ok(Some(ExecEvent::Exited(exit)))
-            }
+            Ok(Item::Reply(Reply::Exited(exit))) => Ok(Some(ExecEvent::Exited(exit))),
             Ok(Item::Reply(Reply::Error(error))) => Err(error.into()),
             Ok(Item::Reply(_)) => Err(LinkError::Protocol("an answer to another question")),
             Err(End::Closed) => Ok(None),

@@ -34,7 +34,9 @@ pub(super) async fn greet(socket: UnixStream, shared: &Shared) -> Result<Greeted
         Ok(peer) if peer.uid() == shared.terms.tool_uid => return Err(Refused::Peer("a tool dialled")),
         Ok(_) | Err(_) => {}
     }
-    timeout(GREETING_LIMIT, exchange(socket, shared)).await.unwrap_or(Err(Refused::Peer("it did not greet in time")))
+    timeout(GREETING_LIMIT, exchange(socket, shared))
+        .await
+        .unwrap_or(Err(Refused::Peer("it did not greet in time")))
 }
 
 async fn exchange(socket: UnixStream, shared: &Shared) -> Result<Greeted, Refused> {
@@ -53,8 +55,8 @@ async fn exchange(socket: UnixStream, shared: &Shared) -> Result<Greeted, Refuse
     if frame.kind != FrameKind::Hello {
         return Err(Refused::Peer("its first frame is no greeting"));
     }
-    let hello: Hello =
-        serde_json::from_slice(&frame.payload).map_err(|_| Refused::Peer("its greeting is not understood"))?;
+    let hello: Hello = serde_json::from_slice(&frame.payload)
+        .map_err(|_| Refused::Peer("its greeting is not understood"))?;
     let version = accept(&hello, shared)?;
     let terms = &shared.terms;
     let welcome = Welcome {
@@ -64,7 +66,8 @@ async fn exchange(socket: UnixStream, shared: &Shared) -> Result<Greeted, Refuse
         env: terms.env.clone(),
         warm_shells: terms.warm_shells,
     };
-    let payload = serde_json::to_vec(&welcome).map_err(|_| Refused::Peer("our greeting does not serialise"))?;
+    let payload =
+        serde_json::to_vec(&welcome).map_err(|_| Refused::Peer("our greeting does not serialise"))?;
     let mut buffer = BytesMut::new();
     encode(&mut buffer, FrameKind::Welcome, 0, &payload);
     writer.write_all(&buffer).await.map_err(|_| Refused::Peer("it went away while greeted"))?;

@@ -141,7 +141,8 @@ impl Inbox {
 
     /// Raises the acknowledged offset; true when the writer has to be told.
     pub(super) fn raise_ack(&self, offset: u64) -> bool {
-        self.acked.fetch_max(offset, Ordering::AcqRel) < offset && !self.ack_queued.swap(true, Ordering::AcqRel)
+        self.acked.fetch_max(offset, Ordering::AcqRel) < offset
+            && !self.ack_queued.swap(true, Ordering::AcqRel)
     }
 
     /// The newest acknowledgement, for the writer.

@@ -16,6 +16,7 @@ mod connection;
 mod exec;
 mod handshake;
 mod inbox;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -238,7 +239,9 @@ async fn serve(socket: UnixStream, shared: Arc<Shared>, permit: tokio::sync::Own
     let greeted = match handshake::greet(socket, &shared).await {
         Ok(greeted) => greeted,
         Err(handshake::Refused::Over(closed)) => return shared.close(closed),
-        Err(handshake::Refused::Peer(why)) => return tracing::warn!(why, "an agent's connection was refused"),
+        Err(handshake::Refused::Peer(why)) => {
+            return tracing::warn!(why, "an agent's connection was refused");
+        }
     };
     drop(permit);
     let (connection, driven) = Connection::new();
@@ -246,8 +249,7 @@ async fn serve(socket: UnixStream, shared: Arc<Shared>, permit: tokio::sync::Own
         return;
     }
     shared.metrics.agents_connected.inc();
-    let result =
-        connection::run(&connection, driven, greeted.reader, greeted.writer, greeted.decoder).await;
+    let result = connection::run(&connection, driven, greeted.reader, greeted.writer, greeted.decoder).await;
     shared.metrics.agents_connected.dec();
     if let Err(LinkError::Protocol(why)) = result {
         shared.metrics.error("protocol");

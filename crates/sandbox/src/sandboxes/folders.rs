@@ -147,8 +147,7 @@ mod tests {
         assert_eq!(folders.list()?, []);
         let id = SandboxId::from_uuid(uuid::Uuid::from_u128(7));
         let folder = folders.create(id, 1_048_577)?;
-        let card =
-            Card { boot_id: Some("b".to_owned()), image_id: "i".to_owned(), env: BTreeMap::default() };
+        let card = Card { boot_id: Some("b".to_owned()), image_id: "i".to_owned(), env: BTreeMap::default() };
         folder.write_card(&card)?;
         assert_eq!(folders.of(id).card(), Some(card));
         assert!(std::fs::read_to_string(folder.passwd())?.contains("\ntool:x:1048577:1048577:"));

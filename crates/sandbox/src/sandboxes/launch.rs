@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use domain::{Resources, SizeClass};
 use tokio::time::timeout;
 
+use super::core::Core;
 use super::folders::{Card, Folder};
-use super::{Core, remove};
+use super::remove;
 use crate::driver::{Container, ContainerState, Image, SandboxSpec};
 use crate::ledger::{Reserve, Reserved};
 use crate::sandbox::{Facts, Sandbox};
@@ -77,12 +78,15 @@ async fn make(
     reserved: Reserved,
 ) -> Result<Sandbox, SandboxError> {
     let Reserved { sandbox_id, tool_uid, epoch } = reserved;
-    let folder = core
-        .folders
-        .create(sandbox_id, tool_uid)
-        .map_err(EngineError::host("make a sandbox's folder"))?;
-    let terms =
-        Terms { epoch, tool_uid, env: image.env.clone(), warm_shells: core.config.warm_shells, boot_id: None };
+    let folder =
+        core.folders.create(sandbox_id, tool_uid).map_err(EngineError::host("make a sandbox's folder"))?;
+    let terms = Terms {
+        epoch,
+        tool_uid,
+        env: image.env.clone(),
+        warm_shells: core.config.warm_shells,
+        boot_id: None,
+    };
     let link = bind(core, &folder, terms)?;
     let workspace = ready_workspace(core, plan, image, reserved).await?;
     let spec = SandboxSpec {

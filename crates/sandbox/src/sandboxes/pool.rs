@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use domain::SizeClass;
 use tokio::sync::{Notify, Semaphore};
 
+use super::WorkspaceFate;
+use super::core::{Core, release};
 use super::launch::{Plan, launch};
-use super::{Core, WorkspaceFate, release};
 use crate::sandbox::Sandbox;
 use crate::{Config, Metrics};
 
@@ -84,7 +85,8 @@ impl Pool {
 
     /// Takes all of them.
     pub(super) fn drain(&self) -> Vec<Sandbox> {
-        let drained = self.shelves().values_mut().flat_map(|shelf| std::mem::take(&mut shelf.ready)).collect();
+        let drained =
+            self.shelves().values_mut().flat_map(|shelf| std::mem::take(&mut shelf.ready)).collect();
         self.count();
         drained
     }
@@ -100,7 +102,8 @@ impl Pool {
     fn weed(&self, key: &Key, is_stale: impl Fn(&Sandbox) -> bool) -> Vec<Sandbox> {
         let mut shelves = self.shelves();
         let Some(shelf) = shelves.get_mut(key) else { return Vec::new() };
-        let (stale, ready) = std::mem::take(&mut shelf.ready).into_iter().partition(|sandbox| is_stale(sandbox));
+        let (stale, ready) =
+            std::mem::take(&mut shelf.ready).into_iter().partition(|sandbox| is_stale(sandbox));
         shelf.ready = ready;
         stale.into_iter().collect()
     }
@@ -136,7 +139,10 @@ impl Pool {
         let shelves = self.shelves();
         for (key, _) in &self.wanted {
             let ready = shelves.get(key).map_or(0, |shelf| shelf.ready.len());
-            self.metrics.pool_size.with_label_values(&[key.image.as_str(), key.size.as_str()]).set(ready as i64);
+            self.metrics
+                .pool_size
+                .with_label_values(&[key.image.as_str(), key.size.as_str()])
+                .set(ready as i64);
         }
     }
 }
@@ -144,6 +150,12 @@ impl Pool {
 /// Keeps the shelves filled for as long as the worker lives.
 pub(super) async fn keep(core: Arc<Core>) {
     let pool = &core.pool;
+    if let Err(error) = core.driver.prepare(&core.config.image).await {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "the agent's volume is made with the first sandbox"
+        );
+    }
     loop {
         for (key, wanted) in &pool.wanted {
             weed(&core, key).await;
@@ -198,7 +210,12 @@ async fn refill(core: &Arc<Core>, key: &Key) {
         }
         Err(error) => {
             core.pool.made(key, false);
-            tracing::warn!(image = key.image, size = key.size.as_str(), error = &error as &dyn std::error::Error, "the pool could not be filled");
+            tracing::warn!(
+                image = key.image,
+                size = key.size.as_str(),
+                error = &error as &dyn std::error::Error,
+                "the pool could not be filled"
+            );
         }
     }
 }

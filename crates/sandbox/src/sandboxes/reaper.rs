@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use domain::SandboxId;
 
-use super::{Core, remove};
+use super::core::Core;
+use super::remove;
 use crate::driver::{ObservedContainer, WorkspaceName};
 use crate::ledger::Live;
 use crate::{EngineError, SandboxError};
@@ -100,11 +101,14 @@ pub fn reconcile(
         }
     }
     // A workspace or folder whose container is younger than the grace waits for it.
-    let young = |id: SandboxId| running.contains(&id) && !actions.contains(&Action::RemoveContainer { sandbox_id: id });
+    let young = |id: SandboxId| {
+        running.contains(&id) && !actions.contains(&Action::RemoveContainer { sandbox_id: id })
+    };
     let mut leftovers = Vec::new();
     for name in &observed.workspaces {
         let of_abandoned = live.rows.iter().any(|row| {
-            row.abandoned && (row.workspace.as_ref() == Some(name) || WorkspaceName::of(row.sandbox_id) == *name)
+            row.abandoned
+                && (row.workspace.as_ref() == Some(name) || WorkspaceName::of(row.sandbox_id) == *name)
         });
         let of_young = running.iter().any(|id| young(*id) && WorkspaceName::of(*id) == *name);
         if !wanted.contains(name) && !of_abandoned && !of_young {
@@ -125,7 +129,10 @@ pub(super) async fn keep(core: Arc<Core>) {
     loop {
         if let Err(error) = pass(&core).await {
             core.metrics.error("reconcile");
-            tracing::warn!(error = &error as &dyn std::error::Error, "what runs could not be compared with what should");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "what runs could not be compared with what should"
+            );
         }
         tokio::select! {
             () = core.stop.cancelled() => return,
@@ -143,7 +150,8 @@ pub(super) async fn pass(core: &Arc<Core>) -> Result<Vec<Action>, SandboxError> 
     };
     let live = core.ledger.live().await?;
     let held = core.held();
-    let held = held.iter().map(|inner| (inner.facts.sandbox_id, inner.facts.workspace.name.clone())).collect();
+    let held =
+        held.iter().map(|inner| (inner.facts.sandbox_id, inner.facts.workspace.name.clone())).collect();
     let grace = Duration::from_secs(core.config.orphan_grace_s);
     let actions = reconcile(&live, &observed, &held, SystemTime::now(), grace);
     for action in &actions {
@@ -152,7 +160,11 @@ pub(super) async fn pass(core: &Arc<Core>) -> Result<Vec<Action>, SandboxError> 
         }
         if let Err(error) = act(core, action).await {
             core.metrics.error("reconcile");
-            tracing::warn!(?action, error = &error as &dyn std::error::Error, "a leftover stays for the next pass");
+            tracing::warn!(
+                ?action,
+                error = &error as &dyn std::error::Error,
+                "a leftover stays for the next pass"
+            );
         }
     }
     Ok(actions)

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use domain::SandboxId;
 
-use super::Core;
+use super::core::Core;
 use crate::{EngineError, SandboxError, WorkspaceName};
 
 /// Removals at a time. The engine serialises much of them anyway.
 pub(super) const PARALLEL: usize = 4;
-/// Tries before a removal is left to the reaper.
-const TRIES: u32 = 8;
-/// The longest pause between two tries.
+/// The pause after a try that failed, doubling.
+const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Removes container, workspace (when named) and folder, then says so to the ledger.
@@ -31,19 +30,28 @@ pub(super) async fn now(
     Ok(())
 }
 
-/// The same without waiting for it. [`super::Sandboxes::shutdown`] waits for what is under way.
+/// The same without waiting for it, again and again until it works: nobody else removes what a live worker's row
+/// names. [`super::Sandboxes::shutdown`] waits for what is under way.
 pub(super) fn in_background(core: &Arc<Core>, sandbox_id: SandboxId, workspace: Option<WorkspaceName>) {
     let core = Arc::clone(core);
     let tasks = core.tasks.clone();
     tasks.spawn(async move {
-        let mut pause = Duration::from_millis(500);
-        for attempt in 1..=TRIES {
-            let Ok(_permit) = core.removals.acquire().await else { return };
+        let mut pause = PAUSE;
+        loop {
+            let Ok(permit) = core.removals.acquire().await else { return };
             let Err(error) = now(&core, sandbox_id, workspace.as_ref()).await else { return };
+            drop(permit);
             core.metrics.error("remove");
-            tracing::warn!(%sandbox_id, attempt, error = &error as &dyn std::error::Error, "a sandbox could not be removed");
-            drop(_permit);
-            tokio::time::sleep(pause).await;
+            tracing::warn!(%sandbox_id, error = &error as &dyn std::error::Error, "a sandbox could not be removed");
+            if core.stop.is_cancelled() {
+                // Not much time is left.
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = core.stop.cancelled() => {}
+            }
             pause = (pause * 2).min(PAUSE_MAX);
         }
     });

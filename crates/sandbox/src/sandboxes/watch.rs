@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::Core;
+use super::core::Core;
 use crate::driver::{ContainerEventKind, ContainerState, Driver};
 use crate::link::{Closed, LinkState};
 use crate::sandbox::{Inner, Signs};
@@ -116,7 +116,7 @@ impl Watcher {
                 Some(Gone::because(GoneReason::ContainerGone).with("container", "removed"))
             }
             Ok(ContainerState::Exited { exit_code, oom_killed, .. }) => {
-                let reason = self.reason(exit_code, oom_killed);
+                let reason = reason(self.signs.killed.load(Ordering::Acquire), exit_code, oom_killed);
                 Some(
                     Gone::because(reason)
                         .with("container", "exited")
@@ -133,22 +133,26 @@ impl Watcher {
                 )
             }
             Err(error) => {
-                tracing::debug!(error = &error as &dyn std::error::Error, "a container could not be looked at");
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "a container could not be looked at"
+                );
                 None
             }
         }
     }
+}
 
-    fn reason(&self, exit_code: i64, oom_killed: bool) -> GoneReason {
-        /// 128 and SIGKILL.
-        const KILLED: i64 = 137;
-        if self.signs.killed.load(Ordering::Acquire) {
-            GoneReason::ContainerGone
-        } else if oom_killed && exit_code == KILLED {
-            GoneReason::Oom
-        } else {
-            GoneReason::AgentGone
-        }
+/// Why a container ended. `killed`: somebody asked the engine for it.
+fn reason(killed: bool, exit_code: i64, oom_killed: bool) -> GoneReason {
+    /// 128 and SIGKILL.
+    const KILLED: i64 = 137;
+    if killed {
+        GoneReason::ContainerGone
+    } else if oom_killed && exit_code == KILLED {
+        GoneReason::Oom
+    } else {
+        GoneReason::AgentGone
     }
 }
 
@@ -192,5 +196,19 @@ fn hint(core: &Core, sandbox_id: domain::SandboxId, kind: ContainerEventKind) {
         ContainerEventKind::Killed => inner.signs.killed.store(true, Ordering::Release),
         ContainerEventKind::Died | ContainerEventKind::Removed => inner.signs.nudge.notify_one(),
         ContainerEventKind::Oom => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_blamed_on_who_caused_it() {
+        assert_eq!(reason(true, 137, false), GoneReason::ContainerGone);
+        assert_eq!(reason(false, 137, true), GoneReason::Oom);
+        // The engine says so too when only a tool was killed, long before.
+        assert_eq!(reason(false, 1, true), GoneReason::AgentGone);
+        assert_eq!(reason(false, 137, false), GoneReason::AgentGone);
     }
 }

@@ -6,7 +6,8 @@ use domain::{Resources, SizeClass};
 use protocol::ExecLimits;
 use sandbox::{AcquireRequest, GoneReason, LinkError, Sandbox, SandboxError, WorkspaceFate};
 
-use crate::support::{IMAGE, Rig, bash, docker, run, run_request, shell, sized, small};
+use crate::proxy::{Mode, Proxy};
+use crate::support::{IMAGE, Rig, bash, docker, run, run_request, shell, sized, small, until};
 
 async fn gone(sandbox: &Sandbox, limit: Duration) -> sandbox::Gone {
     let since = Instant::now();
@@ -109,7 +110,10 @@ async fn an_agent_that_cannot_run_is_an_unavailable_image() {
     let worker = rig.worker();
     let since = Instant::now();
     let made = worker.acquire(small()).await;
-    assert!(matches!(made, Err(SandboxError::ImageUnavailable { .. } | SandboxError::AgentUnreachable { .. })), "{made:?}");
+    assert!(
+        matches!(made, Err(SandboxError::ImageUnavailable { .. } | SandboxError::AgentUnreachable { .. })),
+        "{made:?}"
+    );
     assert!(since.elapsed() < Duration::from_secs(30));
     rig.finish(&[&worker]).await;
 }
@@ -126,7 +130,9 @@ async fn an_agent_that_never_dials_is_reported_with_evidence_and_removed() {
     });
     let worker = rig.worker();
     match worker.acquire(small()).await {
-        Err(SandboxError::AgentUnreachable { evidence }) => assert!(evidence.contains_key("why"), "{evidence:?}"),
+        Err(SandboxError::AgentUnreachable { evidence }) => {
+            assert!(evidence.contains_key("why"), "{evidence:?}")
+        }
         other => panic!("{other:?}"),
     }
     rig.finish(&[&worker]).await;
@@ -143,23 +149,36 @@ async fn an_engine_that_is_down_is_said_to_be() {
 }
 
 #[tokio::test]
-async fn an_engine_that_hangs_does_not_touch_what_runs() {
-    let rig = Rig::new();
+async fn an_engine_that_hangs_or_goes_away_does_not_touch_what_runs() {
+    let engine = Proxy::start();
+    let rig = Rig::with(|config| config.engine = Some(engine.address()));
     let worker = rig.worker();
-    let sandbox = worker.acquire(small()).await.unwrap();
-    // A listener that takes connections and never answers stands for a hung engine.
-    let place = tempfile::tempdir().unwrap();
-    let socket = place.path().join("engine.sock");
-    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let hung = Rig::with(|config| config.engine = Some(format!("unix://{}", socket.display())));
-    let other = hung.worker();
+    let running = worker.acquire(small()).await.unwrap();
+
+    engine.mode(Mode::Hang);
     let since = Instant::now();
-    let made = other.acquire(small()).await;
+    let made = worker.acquire(small()).await;
     assert!(matches!(made, Err(SandboxError::EngineUnavailable(_))), "{made:?}");
     assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
-    assert_eq!(bash(&sandbox, "echo alive").await.stdout, "alive\n");
-    other.shutdown().await;
-    worker.release(&sandbox, WorkspaceFate::Remove);
+    assert_eq!(bash(&running, "echo alive").await.stdout, "alive\n");
+
+    engine.mode(Mode::Down);
+    let made = worker.acquire(small()).await;
+    assert!(matches!(made, Err(SandboxError::EngineUnavailable(_))), "{made:?}");
+    assert_eq!(bash(&running, "echo alive").await.stdout, "alive\n");
+    assert!(running.gone().is_none());
+    // Given up while nothing can be removed: it is removed once the engine is back.
+    worker.release(&running, WorkspaceFate::Remove);
+
+    engine.mode(Mode::Forward);
+    let another = worker.acquire(small()).await.unwrap();
+    assert_eq!(bash(&another, "echo back").await.stdout, "back\n");
+    until("the other is removed", Duration::from_secs(15), || rig.ledger.live_rows() == 1).await;
+
+    // The engine's events are heard again.
+    docker(&["rm", "-f", another.container_id()]).unwrap();
+    assert_eq!(gone(&another, Duration::from_secs(5)).await.reason, GoneReason::ContainerGone);
+    worker.release(&another, WorkspaceFate::Remove);
     rig.finish(&[&worker]).await;
 }
 

@@ -129,12 +129,8 @@ async fn the_verbs_work() {
     assert!(written.created && written.size_bytes == 3_000_000);
     let again = agent.write(WriteRequest { key: key("other"), ..write }, content.clone()).await;
     assert!(matches!(&again, Err(LinkError::Agent(error)) if error.code == ErrorCode::Exists), "{again:?}");
-    let read = ReadRequest {
-        root: root.to_owned(),
-        path: "a/b.bin".to_owned(),
-        offset: 0,
-        max_bytes: 4_000_000,
-    };
+    let read =
+        ReadRequest { root: root.to_owned(), path: "a/b.bin".to_owned(), offset: 0, max_bytes: 4_000_000 };
     let read = agent.read(read).await.unwrap();
     assert_eq!(read.bytes, content);
     assert_eq!(read.file.sha256.as_deref(), Some(written.sha256.as_str()));

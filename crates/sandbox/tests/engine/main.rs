@@ -5,6 +5,7 @@
 mod faults;
 mod life;
 mod profile;
+mod proxy;
 mod support;
 mod takeover;
 mod workspaces;

@@ -32,27 +32,50 @@ async fn the_profile_holds_from_inside() {
     assert_eq!(check("ls /sys/class/net").await, "lo\n");
     assert_eq!(check("cat /sys/class/net/lo/flags; hostname").await.lines().last(), Some("sandbox"));
     for denied in [
-        "touch /etc/x", "touch /x", "touch /usr/x", "touch /run/x", "touch /dev/x", "mkdir /workspace2",
-        "ls /.toolhost", "ls /.toolhost/link", "cat /.toolhost/agent", "cat /proc/1/environ",
-        "kill -0 1", "unshare -U true", "unshare -r true", "mount -t tmpfs none /tmp", "mknod /tmp/sda b 8 0",
+        "touch /etc/x",
+        "touch /x",
+        "touch /usr/x",
+        "touch /run/x",
+        "touch /dev/x",
+        "mkdir /workspace2",
+        "ls /.toolhost",
+        "ls /.toolhost/link",
+        "cat /.toolhost/agent",
+        "cat /proc/1/environ",
+        "kill -0 1",
+        "unshare -U true",
+        "unshare -r true",
+        "mount -t tmpfs none /tmp",
+        "mknod /tmp/sda b 8 0",
         "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
         "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
         "python3 -c 'import socket; socket.create_connection((\"172.17.0.1\", 22), 2)'",
         "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 2)'",
         "python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"/.toolhost/link/worker.sock\")'",
-        "ls /var/run/docker.sock /run/docker.sock", "chown 0 /workspace", "echo 1 > /proc/sys/kernel/core_pattern",
+        "ls /var/run/docker.sock /run/docker.sock",
+        "chown 0 /workspace",
+        "echo 1 > /proc/sys/kernel/core_pattern",
         "python3 -c 'import ctypes, os; l = ctypes.CDLL(None, use_errno=True); exit(l.syscall(425, 1, 0) == -1)'", // io_uring_setup
         "python3 -c 'import ctypes; l = ctypes.CDLL(None); exit(l.ptrace(0, 0, 0, 0) == -1)'",
         "python3 -c 'import ctypes; l = ctypes.CDLL(None); exit(l.syscall(250, 0, 0) == -1)'", // keyctl
-        "python3 -c 'import ctypes; l = ctypes.CDLL(None); exit(l.syscall(323, 0) == -1)'", // userfaultfd
+        "python3 -c 'import ctypes; l = ctypes.CDLL(None); exit(l.syscall(323, 0) == -1)'",    // userfaultfd
     ] {
         let ran = bash(&sandbox, denied).await;
         assert_ne!(ran.exit.exit_code, Some(0), "allowed: {denied}: {ran:?}");
     }
     for allowed in [
-        "touch /workspace/x", "touch /tmp/x", "touch /var/tmp/x", "touch /dev/shm/x", "touch /run/lock/x",
-        "cp /bin/true /tmp/t && /tmp/t", "echo x | tee /dev/stderr", "python3 -c 'print(1)'", "true > /dev/null",
-        "head -c 4 /dev/urandom", "test \"$HOME\" = /workspace", "git init -q /workspace/repo",
+        "touch /workspace/x",
+        "touch /tmp/x",
+        "touch /var/tmp/x",
+        "touch /dev/shm/x",
+        "touch /run/lock/x",
+        "cp /bin/true /tmp/t && /tmp/t",
+        "echo x | tee /dev/stderr",
+        "python3 -c 'print(1)'",
+        "true > /dev/null",
+        "head -c 4 /dev/urandom",
+        "test \"$HOME\" = /workspace",
+        "git init -q /workspace/repo",
         "python3 -c 'import threading; t = threading.Thread(target=print); t.start(); t.join()'",
         "node -e 'console.log(1)'",
         "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); socket.create_connection(s.getsockname())'",
@@ -90,8 +113,12 @@ async fn the_profile_holds_from_inside() {
     let env = check("env").await;
     assert!(env.contains("PYTHONUNBUFFERED=1"), "the image's environment reaches commands: {env}");
 
-    let inspected =
-        docker(&["inspect", "--format", "{{json .Config.Env}} {{.HostConfig.Memory}} {{.HostConfig.MemorySwap}}", sandbox.container_id()]);
+    let inspected = docker(&[
+        "inspect",
+        "--format",
+        "{{json .Config.Env}} {{.HostConfig.Memory}} {{.HostConfig.MemorySwap}}",
+        sandbox.container_id(),
+    ]);
     let (env, memory) = inspected.as_ref().unwrap().split_once(' ').unwrap();
     assert!(!env.contains('='), "no environment reaches the agent: {env}");
     assert_eq!(memory, "536870912 536870912");

@@ -11,8 +11,9 @@ use async_trait::async_trait;
 use domain::{HostId, Resources, SandboxId, SizeClass};
 use protocol::{ExecExit, ExecLimits, ExecRequest, ExecSpec, OperationKey, Program, StdinMode, StreamName};
 use sandbox::{
-    AcquireRequest, AgentClient, Config, DockerDriver, Driver, ExecEvent, Identity, Ledger, LedgerError, LinkError,
-    Live, LiveRow, Metrics, PoolEntry, Reserve, Reserved, Sandbox, Sandboxes, WorkspaceMode, WorkspaceName,
+    AcquireRequest, AgentClient, Config, DockerDriver, Driver, ExecEvent, Identity, Ledger, LedgerError,
+    LinkError, Live, LiveRow, Metrics, PoolEntry, Reserve, Reserved, Sandbox, Sandboxes, WorkspaceMode,
+    WorkspaceName,
 };
 use uuid::Uuid;
 
@@ -45,13 +46,23 @@ impl Ledger for MemoryLedger {
             None => self.next_uid.fetch_add(1, Ordering::Relaxed),
         };
         let sandbox_id = SandboxId::from_uuid(Uuid::now_v7());
-        let row =
-            LiveRow { sandbox_id, container_id: None, workspace: None, abandoned: false, age: Duration::ZERO };
+        let row = LiveRow {
+            sandbox_id,
+            container_id: None,
+            workspace: None,
+            abandoned: false,
+            age: Duration::ZERO,
+        };
         self.rows.lock().unwrap().insert(sandbox_id, row);
         Ok(Reserved { sandbox_id, tool_uid, epoch: 1 })
     }
 
-    async fn started(&self, id: SandboxId, container: &str, workspace: &WorkspaceName) -> Result<(), LedgerError> {
+    async fn started(
+        &self,
+        id: SandboxId,
+        container: &str,
+        workspace: &WorkspaceName,
+    ) -> Result<(), LedgerError> {
         let mut rows = self.rows.lock().unwrap();
         let row = rows.get_mut(&id).ok_or_else(|| LedgerError::new("no such row"))?;
         row.container_id = Some(container.to_owned());
@@ -259,10 +270,8 @@ pub(crate) async fn run_request(agent: &AgentClient, request: ExecRequest) -> Re
 /// Runs a command once under a fresh key.
 pub(crate) async fn bash(sandbox: &Sandbox, command: &str) -> Ran {
     let owner = Uuid::new_v4().to_string();
-    let ran = tokio::time::timeout(
-        Duration::from_secs(60),
-        run_request(sandbox.agent(), shell(&owner, command)),
-    );
+    let ran =
+        tokio::time::timeout(Duration::from_secs(60), run_request(sandbox.agent(), shell(&owner, command)));
     ran.await.expect("the command ends").unwrap()
 }
 

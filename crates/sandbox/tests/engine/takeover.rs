@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use protocol::{ExecRequest, OperationState};
 use sandbox::{Adoption, ExecEvent, GoneReason, LinkError, Origin, Sandbox, SandboxError, WorkspaceFate};
 
-use crate::support::{Rig, bash, docker, key, run_request, shell, small};
+use crate::support::{Rig, bash, docker, key, run_request, shell, small, volume_mode};
 
 fn adoption(sandbox: &Sandbox, epoch: u64) -> Adoption {
     let facts = sandbox.facts().clone();
@@ -75,7 +75,7 @@ async fn a_command_runs_on_and_its_output_has_no_gap() {
 
 #[tokio::test]
 async fn an_agent_that_started_anew_is_not_taken_over() {
-    let rig = Rig::new();
+    let rig = Rig::with(volume_mode);
     let (first, second) = (rig.worker(), rig.worker());
     let sandbox = first.acquire(small()).await.unwrap();
     first.let_go(&sandbox);
@@ -86,7 +86,10 @@ async fn an_agent_that_started_anew_is_not_taken_over() {
     }
     second.destroy(sandbox.id(), Some(&sandbox.workspace().name)).await.unwrap();
     let gone = second.adopt(adoption(&sandbox, 2)).await;
-    assert!(matches!(&gone, Err(SandboxError::Gone(gone)) if gone.reason == GoneReason::ContainerGone), "{gone:?}");
+    assert!(
+        matches!(&gone, Err(SandboxError::Gone(gone)) if gone.reason == GoneReason::ContainerGone),
+        "{gone:?}"
+    );
     rig.finish(&[&first, &second]).await;
 }
 

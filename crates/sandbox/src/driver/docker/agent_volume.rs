@@ -1,6 +1,7 @@
 //! The volume that brings the agent into any image: read-only, for root only, named by the agent's content.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bollard::models::VolumeCreateRequest;
 use bollard::query_parameters::{ContainerArchiveInfoOptions, ListVolumesOptions, RemoveVolumeOptions};
@@ -62,7 +63,13 @@ impl AgentVolume {
         let mount = profile::volume(self.name.clone(), AGENT_DIR, false);
         let helper = Helper::create(engine, identity, image, mount).await?;
         let filled = async {
-            if helper.size_of(protocol::AGENT_PATH).await? == Some(self.binary.len() as u64) {
+            let whole = Some(self.binary.len() as u64);
+            if helper.size_of(protocol::AGENT_PATH).await? == whole {
+                return Ok(());
+            }
+            // Another worker may be filling it at this moment.
+            tokio::time::sleep(Duration::from_millis(rand::random_range(0..300))).await;
+            if helper.size_of(protocol::AGENT_PATH).await? == whole {
                 return Ok(());
             }
             let archive = self.archive().map_err(EngineError::host("pack the agent"))?;
@@ -93,7 +100,9 @@ impl AgentVolume {
         for volume in listed.volumes.unwrap_or_default() {
             if volume.name != self.name {
                 let removed = engine
-                    .call("remove volume", ACT, |docker| docker.remove_volume(&volume.name, None::<RemoveVolumeOptions>))
+                    .call("remove volume", ACT, |docker| {
+                        docker.remove_volume(&volume.name, None::<RemoveVolumeOptions>)
+                    })
                     .await;
                 if let Err(error) = removed {
                     tracing::debug!(%error, "an older agent's volume stays");

@@ -45,10 +45,15 @@ impl Engine {
             None => Docker::connect_with_defaults(),
         };
         let docker = docker.map_err(|error| map("connect", error))?;
-        within("connect", ASK, docker.negotiate_version()).await
+        let negotiated = timeout(ASK, docker.negotiate_version()).await;
+        match negotiated {
+            Ok(docker) => docker.map_err(|error| map("connect", error)),
+            Err(_) => Err(EngineError::TimedOut { operation: "connect", limit: ASK }),
+        }
     }
 
-    /// Runs one call against the engine within a time limit.
+    /// Runs one call against the engine within a time limit, in which a first connection is included: several
+    /// callers wait for one connection in turn.
     pub(super) async fn call<'a, T, F>(
         &'a self,
         operation: &'static str,
@@ -58,18 +63,8 @@ impl Engine {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        within(operation, limit, call(self.docker().await?)).await
-    }
-}
-
-async fn within<T>(
-    operation: &'static str,
-    limit: Duration,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, EngineError> {
-    match timeout(limit, call).await {
-        Ok(result) => result.map_err(|error| map(operation, error)),
-        Err(_) => Err(EngineError::TimedOut { operation, limit }),
+        let connected = async { call(self.docker().await?).await.map_err(|error| map(operation, error)) };
+        timeout(limit, connected).await.unwrap_or(Err(EngineError::TimedOut { operation, limit }))
     }
 }
 

@@ -8,15 +8,19 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use super::engine::{self, Engine, filters};
 use super::labels;
-use crate::driver::{ContainerEvent, ContainerEventKind};
 use crate::EngineError;
+use crate::driver::{ContainerEvent, ContainerEventKind};
 
 pub(super) fn stream(
     engine: Arc<Engine>,
     selector: Vec<String>,
 ) -> BoxStream<'static, Result<ContainerEvent, EngineError>> {
     stream::once(async move {
-        let docker = engine.docker().await?.clone();
+        let limit = engine::ASK;
+        let docker = tokio::time::timeout(limit, engine.docker())
+            .await
+            .unwrap_or(Err(EngineError::TimedOut { operation: "events", limit }))?
+            .clone();
         let mut filters = filters(selector);
         filters.insert("type".to_owned(), vec!["container".to_owned()]);
         let options = EventsOptions { filters: Some(filters), ..EventsOptions::default() };

@@ -57,7 +57,8 @@ impl<'a> Helper<'a> {
 
     /// Unpacks an archive at `/` of the container; owners and permissions are those of the archive.
     pub(super) async fn upload(&self, archive: Vec<u8>) -> Result<(), EngineError> {
-        let options = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
+        let options =
+            UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
         self.engine
             .call("upload", ACT, |docker| {
                 docker.upload_to_container(&self.id, Some(options), bollard::body_full(Bytes::from(archive)))

@@ -9,8 +9,9 @@
 //! user (`losetup -d` on a busy device). So a crash of the worker, the engine or the container leaves no
 //! device behind; a crash between attaching and mounting does, and [`Loopback::remove`] releases those.
 //!
-//! *A volume names a device, and devices are used again.* A volume object that outlives its container could mount
-//! another tenant's workspace later. So it is made anew for each container and removed with it.
+//! *A volume names a device, and devices are used again.* A container that somebody starts again by hand must not
+//! mount what its device has become meanwhile: another tenant's workspace. So the volume names a symbolic link
+//! that exists only while the container is started, and a second start fails.
 //!
 //! *No journal.* Nothing survives a reboot of the host anyway, and the journal would cost writes and room.
 
@@ -40,13 +41,20 @@ pub(super) struct Loopback {
     folder: PathBuf,
 }
 
+/// A loop device on its way into a container.
+#[derive(Debug)]
+pub(super) struct Attached {
+    device: String,
+    /// What the volume names instead of the device.
+    pub(super) link: PathBuf,
+}
+
 impl Loopback {
     /// Whether this process can make them: root, loop devices and the programs.
     pub(super) fn is_possible() -> bool {
         let root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
-        let program = |name: &str| {
-            PROGRAM_PATH.split(':').any(|folder| Path::new(folder).join(name).is_file())
-        };
+        let program =
+            |name: &str| PROGRAM_PATH.split(':').any(|folder| Path::new(folder).join(name).is_file());
         root && Path::new("/dev/loop-control").exists()
             && ["losetup", "mkfs.ext4", "debugfs"].into_iter().all(program)
     }
@@ -80,48 +88,69 @@ impl Loopback {
         let path = unfinished.to_string_lossy();
         let owner = format!("root_owner={uid}:{uid},lazy_itable_init=1,nodiscard");
         let features = "^has_journal,^resize_inode";
-        let format =
-            ["-q", "-F", "-m", "0", "-i", BYTES_PER_INODE, "-O", features, "-E", &owner, &path];
+        let format = ["-q", "-F", "-m", "0", "-i", BYTES_PER_INODE, "-O", features, "-E", &owner, &path];
         run("mkfs.ext4", &format).await.map_err(EngineError::host(OPERATION))?;
-        run("debugfs", &["-w", "-R", "rmdir lost+found", &path]).await.map_err(EngineError::host(OPERATION))?;
-        tokio::fs::rename(&unfinished, self.image(&workspace.name)).await.map_err(EngineError::host(OPERATION))
+        run("debugfs", &["-w", "-R", "rmdir lost+found", &path])
+            .await
+            .map_err(EngineError::host(OPERATION))?;
+        tokio::fs::rename(&unfinished, self.image(&workspace.name))
+            .await
+            .map_err(EngineError::host(OPERATION))
+    }
+
+    /// The name under which the engine finds the device while it starts the container.
+    fn device_link(&self, name: &WorkspaceName) -> PathBuf {
+        self.folder.join(format!("{name}.dev"))
     }
 
     /// A loop device over the workspace's file.
-    pub(super) async fn attach(&self, name: &WorkspaceName) -> Result<String, EngineError> {
+    pub(super) async fn attach(&self, name: &WorkspaceName) -> Result<Attached, EngineError> {
+        const OPERATION: &str = "attach a loop device";
         let image = self.image(name);
         let device = run("losetup", &["--find", "--show", "--nooverlap", &image.to_string_lossy()])
             .await
-            .map_err(EngineError::host("attach a loop device"))?;
-        Ok(device.trim().to_owned())
+            .map_err(EngineError::host(OPERATION))?;
+        let attached = Attached { device: device.trim().to_owned(), link: self.device_link(name) };
+        let linked = match remove_file(&attached.link).await {
+            Ok(()) => tokio::fs::symlink(&attached.device, &attached.link).await,
+            Err(error) => Err(error),
+        };
+        match linked {
+            Ok(()) => Ok(attached),
+            Err(error) => {
+                self.detach(&attached).await?;
+                Err(EngineError::host(OPERATION)(error))
+            }
+        }
     }
 
     /// Lets a device go: at once when nothing has mounted it, else with its last user.
-    pub(super) async fn detach(&self, device: &str) -> Result<(), EngineError> {
-        run("losetup", &["--detach", device]).await.map(drop).map_err(EngineError::host("detach a loop device"))
+    pub(super) async fn detach(&self, attached: &Attached) -> Result<(), EngineError> {
+        const OPERATION: &str = "detach a loop device";
+        let unlinked = remove_file(&attached.link).await;
+        run("losetup", &["--detach", &attached.device]).await.map_err(EngineError::host(OPERATION))?;
+        unlinked.map_err(EngineError::host(OPERATION))
     }
 
     pub(super) async fn remove(&self, name: &WorkspaceName) -> Result<(), EngineError> {
         const OPERATION: &str = "remove a workspace";
+        remove_file(&self.device_link(name)).await.map_err(EngineError::host(OPERATION))?;
         for file in [self.image(name), self.unfinished(name)] {
             if !tokio::fs::try_exists(&file).await.map_err(EngineError::host(OPERATION))? {
                 continue;
             }
-            let devices =
-                run("losetup", &["--noheadings", "--output", "NAME", "--associated", &file.to_string_lossy()])
-                    .await
-                    .map_err(EngineError::host(OPERATION))?;
+            let devices = run(
+                "losetup",
+                &["--noheadings", "--output", "NAME", "--associated", &file.to_string_lossy()],
+            )
+            .await
+            .map_err(EngineError::host(OPERATION))?;
             for device in devices.lines().map(str::trim).filter(|device| !device.is_empty()) {
-                if let Err(error) = self.detach(device).await {
+                if let Err(error) = run("losetup", &["--detach", device]).await {
                     tracing::debug!(%error, device, "the device went away by itself");
                 }
             }
-            match tokio::fs::remove_file(&file).await {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(EngineError::host(OPERATION)(error));
-                }
-                Ok(()) | Err(_) => {}
-            }
+            remove_file(&file).await.map_err(EngineError::host(OPERATION))?;
         }
         Ok(())
     }
@@ -137,12 +166,23 @@ impl Loopback {
         while let Some(entry) = folder.next_entry().await.map_err(EngineError::host(OPERATION))? {
             let file = entry.file_name();
             let file = file.to_string_lossy();
-            let name = file.strip_suffix(".img").or_else(|| file.strip_suffix(".new"));
+            let name = file
+                .strip_suffix(".img")
+                .or_else(|| file.strip_suffix(".new"))
+                .or_else(|| file.strip_suffix(".dev"));
             names.extend(name.and_then(|name| name.parse().ok()));
         }
         names.sort();
         names.dedup();
         Ok(names)
+    }
+}
+
+/// Nothing to remove is success.
+async fn remove_file(path: &Path) -> io::Result<()> {
+    match tokio::fs::remove_file(path).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

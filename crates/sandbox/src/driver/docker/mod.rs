@@ -76,7 +76,11 @@ impl DockerDriver {
         })
     }
 
-    async fn create_container(&self, spec: &SandboxSpec, mounted: &Mounted) -> Result<Container, EngineError> {
+    async fn create_container(
+        &self,
+        spec: &SandboxSpec,
+        mounted: &Mounted,
+    ) -> Result<Container, EngineError> {
         let agent = self.agent.ensure(&self.engine, &self.identity, &spec.resolved.id).await?;
         let volumes = profile::Volumes { agent, workspace: mounted.volume.clone() };
         let body = profile::body(&self.identity, spec, volumes, &self.seccomp);
@@ -178,7 +182,8 @@ impl Driver for DockerDriver {
 
     async fn remove(&self, sandbox_id: SandboxId) -> Result<(), EngineError> {
         let name = self.identity.container_name(sandbox_id);
-        let inspected = self.engine.call("inspect", ASK, |docker| docker.inspect_container(&name, None)).await;
+        let inspected =
+            self.engine.call("inspect", ASK, |docker| docker.inspect_container(&name, None)).await;
         let workspace = match found(inspected)? {
             Some(container) => {
                 let labels = container.config.and_then(|config| config.labels).unwrap_or_default();

@@ -8,7 +8,7 @@ use super::agent_volume::append;
 use super::engine::{ACT, ASK, Engine, filters, found};
 use super::helper::{self, Helper};
 use super::labels::{self, Kind};
-use super::loopback::{Loopback, MOUNT_OPTIONS};
+use super::loopback::{Attached, Loopback, MOUNT_OPTIONS};
 use super::profile;
 use crate::{EngineError, Identity, ObservedWorkspace, Workspace, WorkspaceKind, WorkspaceName};
 
@@ -22,7 +22,7 @@ pub(super) enum Workspaces {
 /// A workspace made ready for a container's start.
 pub(super) struct Mounted {
     pub(super) volume: String,
-    device: Option<String>,
+    device: Option<Attached>,
 }
 
 impl Workspaces {
@@ -60,7 +60,8 @@ impl Workspaces {
         let device = loopback.attach(name).await?;
         let mut labels = identity.labels(Kind::Mount);
         labels.insert(labels::WORKSPACE.to_owned(), name.to_string());
-        let options = [("type", "ext4"), ("device", device.as_str()), ("o", MOUNT_OPTIONS)];
+        let link = device.link.to_string_lossy().into_owned();
+        let options = [("type", "ext4"), ("device", link.as_str()), ("o", MOUNT_OPTIONS)];
         let request = VolumeCreateRequest {
             name: Some(volume.clone()),
             driver: Some("local".to_owned()),
@@ -85,7 +86,7 @@ impl Workspaces {
         if let (Self::Loopback(loopback), Some(device)) = (self, &mounted.device)
             && let Err(error) = loopback.detach(device).await
         {
-            tracing::warn!(%error, device, "a loop device stays attached until its workspace is removed");
+            tracing::warn!(%error, ?device, "a loop device stays attached until its workspace is removed");
         }
     }
 
@@ -124,8 +125,9 @@ impl Workspaces {
         let mut workspaces = Vec::new();
         if let Self::Loopback(loopback) = self {
             let names = loopback.list().await?;
-            workspaces
-                .extend(names.into_iter().map(|name| ObservedWorkspace { name, kind: WorkspaceKind::Loopback }));
+            workspaces.extend(
+                names.into_iter().map(|name| ObservedWorkspace { name, kind: WorkspaceKind::Loopback }),
+            );
         }
         for kind in [Kind::Workspace, Kind::Mount] {
             for name in volumes(engine, identity, kind).await? {
@@ -180,7 +182,12 @@ async fn create_volume(
 }
 
 async fn remove_volume(engine: &Engine, volume: &str) -> Result<(), EngineError> {
-    found(engine.call("remove volume", ACT, |docker| docker.remove_volume(volume, None::<RemoveVolumeOptions>)).await).map(drop)
+    found(
+        engine
+            .call("remove volume", ACT, |docker| docker.remove_volume(volume, None::<RemoveVolumeOptions>))
+            .await,
+    )
+    .map(drop)
 }
 
 /// Removes containers of other sandboxes that still hold a workspace: two must never write it at once.
