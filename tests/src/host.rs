@@ -74,12 +74,20 @@ impl Host {
     /// # Errors
     /// When it cannot be made.
     pub async fn prepare() -> Result<Self> {
+        Box::pin(Self::prepare_with(Durability::Relaxed)).await
+    }
+
+    /// The same with a database that keeps what it says, for benchmarks.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub async fn prepare_with(durability: Durability) -> Result<Self> {
         // Sockets of sandboxes lie in here, and paths of sockets must be short.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         let folder = tempfile::Builder::new().prefix("th-").permissions(mode).tempdir_in("/tmp")?;
         let name = folder.path().file_name().and_then(|name| name.to_str()).context("a name")?;
         let installation = format!("test-{}", name.trim_start_matches("th-"));
-        let postgres = Cluster::start(&folder.path().join("postgres"), Durability::Relaxed).await?;
+        let postgres = Cluster::start(&folder.path().join("postgres"), durability).await?;
         let host = Self {
             installation,
             postgres,

@@ -3,7 +3,10 @@
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod dev;
 pub mod place;
 pub mod postgres;
+pub mod service;
 pub mod stop;
 pub mod telemetry;
+pub mod wiring;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use api::{ApiConfig, StreamConfig};
 use prometheus::Registry;
-use store::{DatabaseConfig, Store};
+use store::{DatabaseConfig, Retention, Store};
+use worker::{OnShutdown, WorkerConfig};
 
 use crate::config::Config;
 
@@ -14,7 +16,9 @@ use crate::config::Config;
 /// When none is set.
 pub fn database_url(config: &Config) -> Result<&str> {
     config.database.url.as_ref().map(|url| url.expose()).ok_or_else(|| {
-        anyhow!("no database is configured (hint: set database.url or DATABASE_URL; `toolhost dev` needs none)")
+        anyhow!(
+            "no database is configured (hint: set database.url or DATABASE_URL; `toolhost dev` needs none)"
+        )
     })
 }
 
@@ -57,4 +61,73 @@ pub async fn migrate(config: &Config) -> Result<()> {
     let report = Store::migrate(database_url(config)?).await.context("cannot migrate the database")?;
     tracing::info!(applied = report.applied, total = report.total, "the schema is up to date");
     Ok(())
+}
+
+/// The API's settings.
+///
+/// # Errors
+/// When the signing key is missing.
+pub fn api_config(config: &Config) -> Result<ApiConfig> {
+    let signing_key = config.stream_url.signing_key.as_ref().ok_or_else(|| {
+        anyhow!(
+            "stream_url.signing_key is not set (hint: make one with `openssl rand -hex 32`; every API process needs the same)"
+        )
+    })?;
+    let server = &config.server;
+    Ok(ApiConfig {
+        signing_key: signing_key.expose().as_bytes().to_vec(),
+        policy: config.policy.clone(),
+        default_image: config.sandbox.image.clone(),
+        images: server.images.clone(),
+        runtime: config.sandbox.runtime.clone(),
+        trusted_proxies: server.trusted_proxies.clone(),
+        requests: server.requests,
+        connections: server.connections,
+        header_timeout: Duration::from_millis(server.header_timeout_ms),
+        body_timeout: Duration::from_millis(server.body_timeout_ms),
+        answer_timeout: Duration::from_millis(server.answer_timeout_ms),
+        drain: Duration::from_millis(server.drain_ms),
+        streams: StreamConfig {
+            per_tenant: server.streams_per_tenant,
+            total: server.streams,
+            ..StreamConfig::default()
+        },
+    })
+}
+
+/// The worker's settings.
+///
+/// # Errors
+/// When the host has no name.
+pub fn worker_config(config: &Config) -> Result<WorkerConfig> {
+    let worker = &config.worker;
+    Ok(WorkerConfig {
+        installation: worker.installation.clone(),
+        host: match &worker.host {
+            Some(name) => name.clone(),
+            None => host_name()?,
+        },
+        slots: worker.slots,
+        sessions: worker.sessions,
+        policy: config.policy.clone(),
+        retention: Retention {
+            events_days: config.retention.events_days,
+            calls_days: config.retention.calls_days,
+        },
+        on_shutdown: if worker.end_sessions_at_exit {
+            OnShutdown::EndSessions
+        } else {
+            OnShutdown::HandOver { drain: Duration::from_millis(worker.drain_ms) }
+        },
+        sandbox: config.sandbox.clone(),
+    })
+}
+
+fn host_name() -> Result<String> {
+    let name =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot read this host's name")?;
+    match name.trim() {
+        "" | "(none)" => Err(anyhow!("this host has no name (hint: set worker.host)")),
+        name => Ok(name.to_owned()),
+    }
 }

@@ -55,7 +55,9 @@ async fn tenant(store: &Store, operator: &OperatorContext, command: TenantComman
                 }
             }
         }
-        TenantCommand::Suspend { tenant } => set_status(store, operator, tenant, TenantStatus::Suspended).await,
+        TenantCommand::Suspend { tenant } => {
+            set_status(store, operator, tenant, TenantStatus::Suspended).await
+        }
         TenantCommand::Activate { tenant } => set_status(store, operator, tenant, TenantStatus::Active).await,
         TenantCommand::Policy { tenant, file } => {
             let policy = read_policy(&file)?;
@@ -66,7 +68,12 @@ async fn tenant(store: &Store, operator: &OperatorContext, command: TenantComman
     }
 }
 
-async fn set_status(store: &Store, operator: &OperatorContext, id: TenantId, status: TenantStatus) -> Result<()> {
+async fn set_status(
+    store: &Store,
+    operator: &OperatorContext,
+    id: TenantId,
+    status: TenantStatus,
+) -> Result<()> {
     let tenant = store.set_tenant_status(operator, id, status).await?;
     eprintln!("the tenant {:?} is {}", tenant.name, tenant.status.as_str());
     Ok(())

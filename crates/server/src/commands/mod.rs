@@ -1,12 +1,16 @@
-//! The subcommands, one file each.
+//! The subcommands: which one, with which configuration, on which runtime.
+
+mod admin;
 
 use std::io::Write as _;
 
 use anyhow::{Context, Result};
 
-use crate::cli::{Cli, Command, ConfigArgs};
+use crate::cli::{Cli, Command, ConfigArgs, ServeArgs};
 use crate::config::load::{Sources, load};
-use crate::config::{Config, reference};
+use crate::config::{Config, LogConfig, reference};
+use crate::service::{self, Parts};
+use crate::{dev, telemetry, wiring};
 
 /// Runs what the command line asks for.
 ///
@@ -18,8 +22,47 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Version => print(&format!("toolhost {}\n", env!("CARGO_PKG_VERSION"))),
         Command::Config(ConfigArgs { reference: true }) => print(&reference::markdown()),
         Command::Config(ConfigArgs { reference: false }) => print(&effective(&load(&sources)?)?),
-        _ => anyhow::bail!("this subcommand is not wired yet"),
+        Command::Openapi => print(&format!("{}\n", serde_json::to_string_pretty(&api::openapi())?)),
+        Command::Dev(arguments) => {
+            let config = load(&sources)?;
+            let mut log = config.log.clone();
+            if log == LogConfig::default() {
+                // The demo is what the terminal is for.
+                "warn".clone_into(&mut log.filter);
+            }
+            telemetry::start(&log)?;
+            block_on(dev::run(config, arguments))
+        }
+        Command::Serve(ServeArgs { with_worker }) => {
+            let config = started(&sources)?;
+            let parts = if with_worker { Parts::ApiAndWorker } else { Parts::Api };
+            block_on(service::run(&config, parts))
+        }
+        Command::Worker => {
+            let config = started(&sources)?;
+            block_on(service::run(&config, Parts::Worker))
+        }
+        Command::Migrate => {
+            let config = started(&sources)?;
+            block_on(wiring::migrate(&config))
+        }
+        Command::Admin(command) => {
+            let config = load(&sources)?;
+            block_on(admin::run(&config, command))
+        }
     }
+}
+
+/// The configuration of a process that works for long, with its log begun.
+fn started(sources: &Sources) -> Result<Config> {
+    let config = load(sources)?;
+    telemetry::start(&config.log)?;
+    Ok(config)
+}
+
+fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
+    runtime.block_on(Box::pin(work))
 }
 
 fn effective(config: &Config) -> Result<String> {

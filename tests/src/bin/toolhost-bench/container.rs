@@ -1,0 +1,165 @@
+//! The peers that every container service is measured by: the engine's own `exec` and `run`, with our hardening.
+//!
+//! The hardening is read from a sandbox that runs and not written down again, so that it is the same. Its mounts are
+//! replaced by a plain volume as workspace, because they belong to that sandbox.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bollard::Docker;
+use bollard::container::{AttachContainerResults, LogOutput};
+use bollard::exec::{StartExecOptions, StartExecResults};
+use bollard::models::{ContainerCreateBody, ExecConfig, HostConfig, Mount, MountType};
+use bollard::query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptions, RemoveContainerOptionsBuilder};
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use tests::engine;
+
+use crate::fork_exec::{COMMAND, PRINTED};
+
+/// Label of the containers that are made here.
+const LABEL: &str = "io.toolhost.bench";
+/// An unprivileged user, as tools have one.
+const USER: &str = "65000:65000";
+
+/// The engine, and the hardening that its containers get.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    docker: Docker,
+    image: String,
+    host_config: HostConfig,
+    installation: String,
+}
+
+impl Engine {
+    /// The engine that this installation uses, with the hardening of a sandbox of its that runs now.
+    ///
+    /// # Errors
+    /// When the engine does not answer or no sandbox runs.
+    pub(crate) async fn like(installation: &str) -> Result<Self> {
+        let sandboxes = engine::containers(installation)?;
+        let sandbox = sandboxes.first().context("no sandbox runs")?;
+        let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
+        let inspected = docker.inspect_container(sandbox, None).await?;
+        let mut host_config = inspected.host_config.context("the engine does not tell a sandbox's limits")?;
+        host_config.binds = None;
+        host_config.mounts = Some(vec![Mount {
+            typ: Some(MountType::VOLUME),
+            target: Some("/workspace".to_owned()),
+            ..Mount::default()
+        }]);
+        let image = inspected.image.context("the engine does not tell a sandbox's image")?;
+        Ok(Self { docker, image, host_config, installation: installation.to_owned() })
+    }
+
+    /// A cold `docker run` of the measured command: from the request that creates the container to its exit code,
+    /// its output read. The container is removed after the clock has stopped.
+    ///
+    /// # Errors
+    /// When the engine refuses or the command does not print what it should.
+    pub(crate) async fn run(&self) -> Result<Duration> {
+        let since = Instant::now();
+        let id = self.create(&["/bin/bash", "-c", COMMAND]).await?;
+        let options = AttachContainerOptionsBuilder::default().stdout(true).stderr(true).stream(true).build();
+        let AttachContainerResults { output, .. } = self.docker.attach_container(&id, Some(options)).await?;
+        self.docker.start_container(&id, None).await?;
+        let printed = text(output).await?;
+        let ended = self.docker.wait_container(&id, None).next().await.context("the engine does not tell the end")?;
+        let taken = since.elapsed();
+        let exit_code = ended?.status_code;
+        self.remove(&id).await?;
+        ensure!(exit_code == 0 && printed == PRINTED, "docker run ended with {exit_code} and said {printed:?}");
+        Ok(taken)
+    }
+
+    /// A container that waits for `exec`s.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn waiting(&self) -> Result<Waiting<'_>> {
+        let id = self.create(&["/bin/sleep", "infinity"]).await?;
+        self.docker.start_container(&id, None).await?;
+        Ok(Waiting { engine: self, id })
+    }
+
+    async fn create(&self, command: &[&str]) -> Result<String> {
+        let body = ContainerCreateBody {
+            image: Some(self.image.clone()),
+            entrypoint: Some(Vec::new()),
+            cmd: Some(command.iter().map(|&word| word.to_owned()).collect()),
+            user: Some(USER.to_owned()),
+            working_dir: Some("/".to_owned()),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            labels: Some(HashMap::from([(LABEL.to_owned(), self.installation.clone())])),
+            host_config: Some(self.host_config.clone()),
+            ..ContainerCreateBody::default()
+        };
+        Ok(self.docker.create_container(None::<CreateContainerOptions>, body).await?.id)
+    }
+
+    async fn remove(&self, id: &str) -> Result<()> {
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        Ok(self.docker.remove_container(id, Some(options)).await?)
+    }
+}
+
+/// A container that waits for `exec`s.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a> {
+    engine: &'a Engine,
+    id: String,
+}
+
+impl Waiting<'_> {
+    /// The measured command by `docker exec`: from the request that creates the exec to its exit code, its output read.
+    ///
+    /// # Errors
+    /// When the engine refuses or the command does not print what it should.
+    pub(crate) async fn exec(&self) -> Result<Duration> {
+        let docker = &self.engine.docker;
+        let config = ExecConfig {
+            cmd: Some(["/bin/bash", "-c", COMMAND].map(str::to_owned).to_vec()),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            ..ExecConfig::default()
+        };
+        let since = Instant::now();
+        let exec = docker.create_exec(&self.id, config).await?.id;
+        let started = docker.start_exec(&exec, None::<StartExecOptions>).await?;
+        let StartExecResults::Attached { output, .. } = started else { anyhow::bail!("the engine did not attach") };
+        let printed = text(output).await?;
+        let exit_code = docker.inspect_exec(&exec).await?.exit_code;
+        let taken = since.elapsed();
+        ensure!(exit_code == Some(0) && printed == PRINTED, "docker exec ended with {exit_code:?} and {printed:?}");
+        Ok(taken)
+    }
+
+    /// Removes the container.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn remove(self) -> Result<()> {
+        self.engine.remove(&self.id).await
+    }
+}
+
+async fn text(output: impl Stream<Item = Result<LogOutput, bollard::errors::Error>>) -> Result<String> {
+    let pieces: Vec<String> = output.map_ok(|piece| piece.to_string()).try_collect().await?;
+    Ok(pieces.concat())
+}
+
+/// Removes what a bench of this installation left, and says what it was.
+pub(crate) fn sweep(installation: &str) -> Vec<String> {
+    let filter = format!("label={LABEL}={installation}");
+    let left = engine::docker(&["ps", "-aq", "--no-trunc", "--filter", &filter]).unwrap_or_default();
+    let left: Vec<String> =
+        left.lines().map(str::to_owned).chain(engine::containers(installation).unwrap_or_default()).collect();
+    for container in &left {
+        let _ = engine::docker(&["rm", "-f", "-v", container]);
+    }
+    for volume in engine::volumes(installation).unwrap_or_default() {
+        let _ = engine::docker(&["volume", "rm", "-f", &volume]);
+    }
+    left.into_iter().map(|id| format!("container {id}")).collect()
+}

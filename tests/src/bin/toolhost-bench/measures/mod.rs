@@ -1,0 +1,49 @@
+//! What can be measured, one file each. A new measure is a file here and a line in [`ALL`].
+
+mod p00_floor;
+mod p01_warm_call;
+mod p04_throughput;
+mod p05_sessions;
+
+use std::pin::Pin;
+
+use anyhow::{Result, ensure};
+
+use crate::bench::Bench;
+use crate::report::Row;
+
+/// What a measure's function returns.
+type Measured<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>>> + 'a>>;
+
+/// Something that can be measured.
+pub(crate) struct Measure {
+    /// Its name in the table of goals.
+    pub(crate) id: &'static str,
+    /// Measures it.
+    pub(crate) run: for<'a> fn(&'a mut Bench) -> Measured<'a>,
+}
+
+/// All of them, in the order in which they run.
+const ALL: &[Measure] = &[
+    Measure { id: "P0", run: |bench| Box::pin(p00_floor::run(bench)) },
+    Measure { id: "P1", run: |bench| Box::pin(p01_warm_call::run(bench)) },
+    Measure { id: "P4", run: |bench| Box::pin(p04_throughput::run(bench)) },
+    Measure { id: "P5", run: |bench| Box::pin(p05_sessions::run(bench)) },
+];
+
+/// Those that were asked for; all when none was.
+///
+/// # Errors
+/// When there is none of a name.
+pub(crate) fn chosen(only: &[String]) -> Result<Vec<&'static Measure>> {
+    for name in only {
+        let known: Vec<_> = ALL.iter().map(|measure| measure.id).collect();
+        ensure!(
+            known.iter().any(|id| id.eq_ignore_ascii_case(name)),
+            "there is no measure {name}, only {}",
+            known.join(", ")
+        );
+    }
+    let wanted = |measure: &&Measure| only.is_empty() || only.iter().any(|name| name.eq_ignore_ascii_case(measure.id));
+    Ok(ALL.iter().filter(wanted).collect())
+}
