@@ -9,7 +9,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 state=$root/.toolhost
-label=io.toolhost.managed=true
+label=io.toolhost.installation
 stop_timeout_s=30
 
 say() { printf 'clean-host: %s\n' "$*" >&2; }
