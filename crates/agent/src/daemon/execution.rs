@@ -177,8 +177,9 @@ impl Daemon {
         let mut record = [0; 64];
         loop {
             match nix::unistd::read(gate, &mut record) {
-                Ok(0) if speaks && !starting.fallback => return self.not_begun(id),
-                Ok(0) => return self.begun(id),
+                // A reset is an end as well: the child went without reading its release.
+                Ok(0) | Err(Errno::ECONNRESET) if speaks && !starting.fallback => return self.not_begun(id),
+                Ok(0) | Err(Errno::ECONNRESET) => return self.begun(id),
                 Ok(length) => {
                     let mut words = &record[..length];
                     while let [word, rest @ ..] = words {

@@ -79,8 +79,10 @@ pub(crate) fn list(mut request: ListRequest) -> Result<Listing, AgentError> {
     Ok(listing)
 }
 
+/// Either may be empty, and then is no part of the path.
 fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
-    if folder.is_empty() { name.to_vec() } else { [folder, b"/", name].concat() }
+    let slash: &[u8] = if folder.is_empty() || name.is_empty() { b"" } else { b"/" };
+    [folder, slash, name].concat()
 }
 
 impl Walker {

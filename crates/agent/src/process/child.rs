@@ -73,7 +73,7 @@ pub(crate) fn run(launch: &Launch, ends: &Ends) -> ! {
         kernel::exit_now(127);
     }
     let mut errno = execute(&launch.image, launch);
-    if let (Errno::ENOENT, Some(fallback)) = (errno, &launch.fallback) {
+    if let (Errno::ENOENT | Errno::EACCES, Some(fallback)) = (errno, &launch.fallback) {
         kernel::close_on_exec(gate);
         kernel::write_raw(gate, &[GATE_FALLBACK]);
         errno = execute(fallback, launch);

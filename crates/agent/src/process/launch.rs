@@ -10,8 +10,8 @@ use protocol::{AgentError, ErrorCode, ExecLimits, ExecSpec, Program, WORKSPACE_D
 use super::prelude;
 
 /// Where a shell may lie. Never searched in the caller's `PATH`: a tool could put its own there.
-const BASH: [&str; 3] = ["/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"];
-const SH: [&str; 2] = ["/bin/sh", "/usr/bin/sh"];
+const BASH: [&str; 3] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash"];
+const SH: [&str; 2] = ["/usr/bin/sh", "/bin/sh"];
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A program to execute: the first of the paths that exists.

@@ -14,8 +14,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use protocol::{
-    AgentError, AgentStatus, Decoder, ExecAttached, ExecExit, ExecLimits, ExecRequest, ExecSpec, Frame,
-    FrameKind, Hello, KillRequest, OperationKey, Program, Reply, Request, StdinMode, StreamId, Welcome,
+    AgentError, AgentStatus, Decoder, ExecAttached, ExecExit, ExecLimits, ExecRequest, ExecSpec, FileRead,
+    FileWritten, Frame, FrameKind, Hello, KillRequest, OperationKey, Program, ReadRequest, Reply, Request,
+    StdinMode, StreamId, Welcome, WriteRequest,
 };
 use tempfile::TempDir;
 
@@ -66,7 +67,9 @@ impl Sandbox {
         // The shell enters the control group before it becomes unshare, so that the whole sandbox is in it.
         let enter = r#"[ -z "$4" ] || echo $$ > "$4/cgroup.procs"; exec unshare --kill-child --pid --fork --mount --ipc --net sh "$@""#;
         command.arg("-c").arg(enter).arg("sh").arg(script).arg(folder.path());
-        command.arg(env!("CARGO_BIN_EXE_toolhost-agent"));
+        // The static build can be tried by naming it.
+        let built = env!("CARGO_BIN_EXE_toolhost-agent").into();
+        command.arg(std::env::var_os("TOOLHOST_TEST_AGENT").unwrap_or(built));
         command.arg(group.as_ref().map_or("".into(), |group| group.as_os_str().to_owned()));
         command.arg(if options.without_bash { "without-bash" } else { "" });
         command.stdin(Stdio::null());
@@ -261,17 +264,35 @@ impl Worker {
 
     /// Follows an operation to its end, acknowledging as it goes.
     pub(crate) fn follow(&mut self, stream: StreamId) -> Ended {
+        self.follow_to_end(stream, Ended::default(), true)
+    }
+
+    /// As [`Self::follow`], but nothing becomes durable.
+    pub(crate) fn follow_without_acks(&mut self, stream: StreamId) -> Ended {
+        self.follow_to_end(stream, Ended::default(), false)
+    }
+
+    /// As [`Self::follow`], for a stream that has been read from already.
+    pub(crate) fn follow_on(&mut self, stream: StreamId) -> Ended {
         let mut ended = Ended::default();
+        ended.joined_late = true;
+        self.follow_to_end(stream, ended, true)
+    }
+
+    fn follow_to_end(&mut self, stream: StreamId, mut ended: Ended, acknowledge: bool) -> Ended {
         loop {
             let frame = self.frame_of(stream);
             match frame.kind {
                 FrameKind::Data => {
                     let (offset, channel, content) = protocol::decode_data(frame.payload).expect("data");
-                    let expected =
-                        ended.attached.as_ref().expect("attached first").offset + ended.log.len() as u64;
-                    assert_eq!(offset, expected, "a gap or a repetition");
+                    if !ended.joined_late {
+                        let start = ended.attached.as_ref().expect("attached first").offset;
+                        assert_eq!(offset, start + ended.log.len() as u64, "a gap or a repetition");
+                    }
                     ended.log.extend(content.iter().map(|&byte| (channel, byte)));
-                    self.ack(stream, offset + content.len() as u64);
+                    if acknowledge {
+                        self.ack(stream, offset + content.len() as u64);
+                    }
                 }
                 FrameKind::Reply => match serde_json::from_slice(&frame.payload).expect("a reply") {
                     Reply::Attached(attached) => ended.attached = Some(attached),
@@ -300,6 +321,49 @@ impl Worker {
 
     pub(crate) fn kill(&mut self, key: &OperationKey, grace_ms: u64) -> Reply {
         self.ask(&Request::Kill(KillRequest { key: key.clone(), signal: None, grace_ms }))
+    }
+
+    /// Writes a file under a key of its own.
+    pub(crate) fn write(&mut self, request: WriteRequest, content: &[u8]) -> Result<FileWritten, AgentError> {
+        let stream = self.request(&Request::Write(request));
+        for piece in content.chunks(protocol::OUTPUT_FRAME_BYTES) {
+            let mut data = BytesMut::new();
+            protocol::encode_data(&mut data, stream, 0, 0, piece);
+            self.send_bytes(&data);
+        }
+        self.send(FrameKind::Close, stream, &[]);
+        let reply = self.reply_of(stream);
+        assert_eq!(self.frame_of(stream).kind, FrameKind::Close);
+        match reply {
+            Reply::Written(written) => Ok(written),
+            Reply::Error(error) => Err(error),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Reads a file.
+    pub(crate) fn read(&mut self, request: ReadRequest) -> Result<(Vec<u8>, FileRead), AgentError> {
+        let mut content = Vec::new();
+        let start = request.offset;
+        let stream = self.request(&Request::Read(request));
+        let reply = loop {
+            let frame = self.frame_of(stream);
+            match frame.kind {
+                FrameKind::Data => {
+                    let (offset, channel, piece) = protocol::decode_data(frame.payload).expect("data");
+                    assert_eq!((offset, channel), (start + content.len() as u64, 1));
+                    content.extend_from_slice(&piece);
+                }
+                FrameKind::Reply => break serde_json::from_slice(&frame.payload).expect("a reply"),
+                other => panic!("unexpected {other:?}"),
+            }
+        };
+        assert_eq!(self.frame_of(stream).kind, FrameKind::Close);
+        match reply {
+            Reply::Read(read) => Ok((content, read)),
+            Reply::Error(error) => Err(error),
+            other => panic!("unexpected {other:?}"),
+        }
     }
 
     pub(crate) fn status(&mut self) -> AgentStatus {
@@ -334,6 +398,7 @@ pub(crate) struct Ended {
     pub(crate) log: Vec<(u8, u8)>,
     pub(crate) exit: Option<ExecExit>,
     pub(crate) error: Option<AgentError>,
+    joined_late: bool,
 }
 
 impl Ended {

@@ -1,4 +1,10 @@
 //! The agent as a worker meets it: the real binary, as pid 1 of a sandbox made of namespaces, over the real wire.
 
+mod ending;
 mod execution;
+mod figures;
+mod files;
 mod harness;
+mod isolation;
+mod journal;
+mod prelude;
