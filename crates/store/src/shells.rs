@@ -1,10 +1,23 @@
 //! Shells: commands in the background, with a log of their own or their call's.
 
 use domain::event::OutputPiece;
-use domain::{CallId, SessionId, Shell, ShellId, StreamName, TenantContext};
+use domain::{CallId, Principal, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantContext, TenantId};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
 
-use crate::sessions::SessionFence;
-use crate::{Result, Store};
+use crate::db::{read, read_found, signed, unknown_word, unsigned};
+use crate::error::translate;
+use crate::json::{sanitised, sanitised_text};
+use crate::{Result, SessionFence, Store, StoreError};
+
+/// What [`shell`] reads.
+macro_rules! shell_columns {
+    () => {
+        "h.id, h.tenant_id, h.session_id, h.call_id, h.operation, h.command, h.description, h.status, h.exit_code, h.signal,
+         h.end_reason, h.next_offset, h.created_at, h.ended_at"
+    };
+}
 
 /// A shell to be recorded.
 #[derive(Debug, Clone)]
@@ -46,7 +59,51 @@ pub struct ShellEnd {
 impl Store {
     /// Records a shell of the fence's session. Idempotent by id.
     pub async fn create_shell(&self, fence: &SessionFence, new: NewShell) -> Result<Shell> {
-        todo!()
+        const OPERATION: &str = "create shell";
+        let owner = match new.log {
+            ShellLog::Own => new.id.uuid(),
+            ShellLog::OfCall => new.call_id.uuid(),
+        };
+        let mut conn = self.db().system(OPERATION).await?;
+        let row = conn
+            .optional(
+                sqlx::query(concat!(
+                    "WITH owned AS (
+                         SELECT id, tenant_id FROM sessions WHERE id = $1 AND worker_id = $2 AND epoch = $3 AND status <> 'ended'
+                     ), fresh AS (
+                         INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, description, next_offset)
+                         SELECT $4, owned.tenant_id, owned.id, $5, $6, $7, $8, $9, coalesce(
+                             (SELECT log_offset + octet_length(bytes) FROM output_chunks
+                              WHERE owner = $7 ORDER BY log_offset DESC LIMIT 1), 0)
+                         FROM owned ON CONFLICT (id) DO NOTHING RETURNING *
+                     ), trail AS (
+                         INSERT INTO audit_log (tenant_id, principal, action, target, allowed, details)
+                         SELECT tenant_id, $10::text::jsonb, 'shell.start', $11, true, jsonb_build_object('call_id', $12::text)
+                         FROM fresh
+                     )
+                     SELECT ",
+                    shell_columns!(),
+                    " FROM fresh h UNION ALL SELECT ",
+                    shell_columns!(),
+                    " FROM shells h JOIN owned ON owned.id = h.session_id WHERE h.id = $4"
+                ))
+                .bind(fence.session_id.uuid())
+                .bind(fence.worker_id.uuid())
+                .bind(signed(fence.epoch))
+                .bind(new.id.uuid())
+                .bind(new.call_id.uuid())
+                .bind(i32::try_from(new.operation).unwrap_or(i32::MAX))
+                .bind(owner)
+                .bind(sanitised_text(&new.command))
+                .bind(new.description.as_deref().map(sanitised_text))
+                .bind(sanitised(OPERATION, &Principal::system())?)
+                .bind(new.id.to_string())
+                .bind(new.call_id.to_string()),
+            )
+            .await?;
+        conn.end().await?;
+        let row = row.ok_or(StoreError::Stale { operation: OPERATION })?;
+        shell(&row).map_err(|error| translate(OPERATION, error))
     }
 
     /// Adds to a shell's log. Pieces that are there already are left as they are, so a batch may be sent again.
@@ -58,28 +115,171 @@ impl Store {
         pieces: Vec<OutputPiece>,
         next_offset: u64,
     ) -> Result<()> {
-        todo!()
+        const OPERATION: &str = "append shell output";
+        let column = |value: fn(&OutputPiece) -> u64| pieces.iter().map(|piece| signed(value(piece))).collect::<Vec<_>>();
+        let (log_offsets, offsets) = (column(|piece| piece.log_offset), column(|piece| piece.offset));
+        let streams: Vec<i16> = pieces.iter().map(|piece| piece.stream.number()).collect();
+        let bytes: Vec<&[u8]> = pieces.iter().map(|piece| piece.bytes.as_slice()).collect();
+        let mut conn = self.db().system(OPERATION).await?;
+        let owned = conn
+            .optional(
+                sqlx::query(
+                    "WITH grown AS (
+                         UPDATE shells h SET next_offset = greatest(h.next_offset, $5) FROM sessions s
+                         WHERE h.id = $4 AND s.id = h.session_id AND s.id = $1 AND s.worker_id = $2 AND s.epoch = $3
+                           AND s.status <> 'ended'
+                         RETURNING h.output_owner, h.tenant_id
+                     ), written AS (
+                         INSERT INTO output_chunks (owner, log_offset, tenant_id, stream, stream_offset, bytes)
+                         SELECT g.output_owner, p.log_offset, g.tenant_id, p.stream, p.stream_offset, p.bytes
+                         FROM grown g, unnest($6::bigint[], $7::smallint[], $8::bigint[], $9::bytea[])
+                             AS p(log_offset, stream, stream_offset, bytes)
+                         ON CONFLICT (owner, log_offset) DO NOTHING
+                     )
+                     SELECT 1 FROM grown",
+                )
+                .bind(fence.session_id.uuid())
+                .bind(fence.worker_id.uuid())
+                .bind(signed(fence.epoch))
+                .bind(shell.uuid())
+                .bind(signed(next_offset))
+                .bind(log_offsets)
+                .bind(streams)
+                .bind(offsets)
+                .bind(bytes),
+            )
+            .await?;
+        conn.end().await?;
+        if owned.is_none() {
+            return Err(StoreError::Stale { operation: OPERATION });
+        }
+        self.bus().shell_changed(shell);
+        Ok(())
     }
 
     /// A shell's process tree is gone. Ending twice changes nothing.
     pub async fn finish_shell(&self, fence: &SessionFence, shell: ShellId, end: ShellEnd) -> Result<Shell> {
-        todo!()
+        const OPERATION: &str = "finish shell";
+        let mut conn = self.db().system(OPERATION).await?;
+        let row = conn
+            .optional(
+                sqlx::query(concat!(
+                    "WITH owned AS (
+                         SELECT h.id FROM shells h JOIN sessions s ON s.id = h.session_id
+                         WHERE h.id = $4 AND s.id = $1 AND s.worker_id = $2 AND s.epoch = $3
+                     ), ended AS (
+                         UPDATE shells h SET status = 'exited', ended_at = clock_timestamp(), exit_code = $5, signal = $6, end_reason = $7
+                         FROM owned WHERE h.id = owned.id AND h.status = 'running' RETURNING h.*
+                     ), trail AS (
+                         INSERT INTO audit_log (tenant_id, principal, action, target, allowed, details)
+                         SELECT tenant_id, $8::text::jsonb, 'shell.end', $9, true,
+                             jsonb_build_object('exit_code', exit_code, 'signal', signal, 'reason', end_reason)
+                         FROM ended
+                     )
+                     SELECT ",
+                    shell_columns!(),
+                    " FROM ended h UNION ALL SELECT ",
+                    shell_columns!(),
+                    " FROM shells h JOIN owned ON owned.id = h.id WHERE h.status = 'exited'"
+                ))
+                .bind(fence.session_id.uuid())
+                .bind(fence.worker_id.uuid())
+                .bind(signed(fence.epoch))
+                .bind(shell.uuid())
+                .bind(end.exit_code)
+                .bind(end.signal)
+                .bind(end.end_reason)
+                .bind(sanitised(OPERATION, &Principal::system())?)
+                .bind(shell.to_string()),
+            )
+            .await?;
+        conn.end().await?;
+        let row = row.ok_or(StoreError::Stale { operation: OPERATION })?;
+        self.bus().shell_changed(shell);
+        self::shell(&row).map_err(|error| translate(OPERATION, error))
     }
 
     /// Shells of a session that run, for its worker.
     pub async fn shells_running(&self, session: SessionId) -> Result<Vec<Shell>> {
-        todo!()
+        const OPERATION: &str = "read running shells";
+        let mut conn = self.db().system(OPERATION).await?;
+        let rows = conn
+            .all(
+                sqlx::query(concat!(
+                    "SELECT ",
+                    shell_columns!(),
+                    " FROM shells h WHERE h.session_id = $1 AND h.status = 'running' ORDER BY h.id"
+                ))
+                .bind(session.uuid()),
+            )
+            .await?;
+        conn.end().await?;
+        read(OPERATION, &rows, shell)
     }
 
     /// One shell of a session of the tenant.
     pub async fn get_shell(&self, context: &TenantContext, session: SessionId, id: ShellId) -> Result<Shell> {
-        todo!()
+        const OPERATION: &str = "read shell";
+        let mut conn = self.db().tenant(OPERATION, context).await?;
+        let row = conn
+            .optional(
+                sqlx::query(concat!(
+                    "SELECT ",
+                    shell_columns!(),
+                    " FROM shells h WHERE h.tenant_id = $1 AND h.session_id = $2 AND h.id = $3"
+                ))
+                .bind(context.tenant_id().uuid())
+                .bind(session.uuid())
+                .bind(id.uuid()),
+            )
+            .await?;
+        conn.end().await?;
+        read_found(OPERATION, row, shell)
     }
 
     /// All shells of a session of the tenant, newest first, at most [`domain::limits::PAGE_ITEMS`].
     pub async fn list_shells(&self, context: &TenantContext, session: SessionId) -> Result<Vec<Shell>> {
-        todo!()
+        const OPERATION: &str = "list shells";
+        let mut conn = self.db().tenant(OPERATION, context).await?;
+        let rows = conn
+            .all(
+                sqlx::query(concat!(
+                    "SELECT ",
+                    shell_columns!(),
+                    " FROM shells h WHERE h.tenant_id = $1 AND h.session_id = $2 ORDER BY h.id DESC LIMIT $3"
+                ))
+                .bind(context.tenant_id().uuid())
+                .bind(session.uuid())
+                .bind(i64::from(domain::limits::PAGE_ITEMS)),
+            )
+            .await?;
+        conn.end().await?;
+        read(OPERATION, &rows, shell)
     }
+}
+
+fn shell(row: &PgRow) -> Result<Shell, sqlx::Error> {
+    let status: &str = row.try_get("status")?;
+    Ok(Shell {
+        id: ShellId::from_uuid(row.try_get("id")?),
+        tenant_id: TenantId::from_uuid(row.try_get("tenant_id")?),
+        session_id: SessionId::from_uuid(row.try_get("session_id")?),
+        call_id: CallId::from_uuid(row.try_get::<Uuid, _>("call_id")?),
+        operation: u32::try_from(row.try_get::<i32, _>("operation")?).unwrap_or(0),
+        command: row.try_get("command")?,
+        description: row.try_get("description")?,
+        status: match status {
+            "running" => ShellStatus::Running,
+            "exited" => ShellStatus::Exited,
+            _ => return Err(unknown_word("shells.status")),
+        },
+        exit_code: row.try_get("exit_code")?,
+        signal: row.try_get("signal")?,
+        end_reason: row.try_get("end_reason")?,
+        next_offset: unsigned(row.try_get("next_offset")?),
+        created_at: row.try_get("created_at")?,
+        ended_at: row.try_get("ended_at")?,
+    })
 }
 
 impl ShellLog {
