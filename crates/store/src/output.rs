@@ -2,8 +2,13 @@
 
 use domain::event::OutputPiece;
 use domain::{CallId, ShellId, StreamName, TenantContext};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
 
-use crate::{Result, Store};
+use crate::db::{Conn, read, signed, unknown_word, unsigned};
+use crate::error::translate;
+use crate::{Result, Store, StoreError};
 
 /// Whose log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,7 +55,46 @@ impl Store {
         from: u64,
         to: u64,
     ) -> Result<OutputRange> {
-        todo!()
+        const OPERATION: &str = "read output";
+        let mut conn = self.db().tenant(OPERATION, context).await?;
+        let log = log_of(&mut conn, OPERATION, context, owner).await?;
+        let end = conn
+            .optional(
+                sqlx::query(
+                    "SELECT stream_offset + octet_length(bytes) AS total FROM output_chunks
+                     WHERE owner = $1 AND stream = $2 ORDER BY stream_offset DESC LIMIT 1",
+                )
+                .bind(log)
+                .bind(stream.number()),
+            )
+            .await?;
+        // The chunk that `from` lies in begins at or before it; a chunk is never longer than an event.
+        let rows = conn
+            .all(
+                sqlx::query(
+                    "SELECT stream_offset, bytes FROM output_chunks
+                     WHERE owner = $1 AND stream = $2 AND stream_offset < $4 AND stream_offset > $3 - $5
+                       AND stream_offset + octet_length(bytes) > $3
+                     ORDER BY stream_offset",
+                )
+                .bind(log)
+                .bind(stream.number())
+                .bind(signed(from))
+                .bind(signed(to))
+                .bind(CHUNK_BYTES),
+            )
+            .await?;
+        let pruned = end.is_none() && is_pruned(&mut conn, OPERATION, log).await?;
+        conn.end().await?;
+        let total = end.map(|row| row.try_get::<i64, _>("total")).transpose();
+        let total_bytes = total.map_err(|error| translate(OPERATION, error))?.map_or(0, unsigned);
+        let chunks = read(OPERATION, &rows, |row| {
+            Ok((unsigned(row.try_get("stream_offset")?), row.try_get::<Vec<u8>, _>("bytes")?))
+        })?;
+        let pieces: Vec<_> = chunks.into_iter().map(|(offset, bytes)| cut(offset, bytes, from, to)).collect();
+        let kept: u64 = pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        let dropped_bytes = to.min(total_bytes).saturating_sub(from).saturating_sub(kept);
+        Ok(OutputRange { pieces, total_bytes, dropped_bytes, pruned })
     }
 
     /// Pieces of both streams from an offset of the log on, at most about so many bytes.
@@ -61,12 +105,54 @@ impl Store {
         since_offset: u64,
         max_bytes: u64,
     ) -> Result<Vec<OutputPiece>> {
-        todo!()
+        const OPERATION: &str = "read log";
+        let mut conn = self.db().tenant(OPERATION, context).await?;
+        let log = log_of(&mut conn, OPERATION, context, owner).await?;
+        let rows = conn
+            .all(
+                sqlx::query(
+                    "SELECT log_offset, stream, stream_offset, bytes FROM (
+                         SELECT *, sum(octet_length(bytes)) OVER (ORDER BY log_offset) - octet_length(bytes) AS before
+                         FROM output_chunks
+                         WHERE owner = $1 AND log_offset > $2 - $4 AND log_offset + octet_length(bytes) > $2
+                     ) AS c WHERE c.before < $3 ORDER BY log_offset LIMIT 10000",
+                )
+                .bind(log)
+                .bind(signed(since_offset))
+                .bind(signed(max_bytes.max(1)))
+                .bind(CHUNK_BYTES),
+            )
+            .await?;
+        conn.end().await?;
+        let mut pieces = read(OPERATION, &rows, piece)?;
+        if let Some(first) = pieces.first_mut() {
+            let skip = since_offset.saturating_sub(first.log_offset);
+            first.bytes.drain(..usize::try_from(skip).unwrap_or(usize::MAX).min(first.bytes.len()));
+            first.log_offset += skip;
+            first.offset += skip;
+        }
+        Ok(pieces)
     }
 
     /// How far a log is durable, for a worker that goes on with it.
     pub async fn durable_output(&self, owner: OutputOwner) -> Result<DurableOutput> {
-        todo!()
+        const OPERATION: &str = "read durable output";
+        let mut conn = self.db().system(OPERATION).await?;
+        let row = conn
+            .one(
+                sqlx::query(
+                    "SELECT coalesce(max(log_offset + octet_length(bytes)), 0) AS log_offset,
+                         coalesce(max(stream_offset + octet_length(bytes)) FILTER (WHERE stream = 1), 0) AS stdout_offset,
+                         coalesce(max(stream_offset + octet_length(bytes)) FILTER (WHERE stream = 2), 0) AS stderr_offset,
+                         coalesce(sum(octet_length(bytes)), 0)::bigint AS kept
+                     FROM output_chunks WHERE owner = coalesce(
+                         (SELECT output_owner FROM calls WHERE id = $1), (SELECT output_owner FROM shells WHERE id = $1), $1)",
+                )
+                .bind(owner.uuid()),
+            )
+            .await?;
+        conn.end().await?;
+        durable(&row).map_err(|error| translate(OPERATION, error))
     }
 
     /// The first and the last bytes of a stream, at most so many each, for a worker that goes on with it.
@@ -77,6 +163,133 @@ impl Store {
         stream: StreamName,
         max_bytes: u64,
     ) -> Result<(Vec<u8>, Vec<u8>)> {
-        todo!()
+        const OPERATION: &str = "read head and tail";
+        let mut conn = self.db().system(OPERATION).await?;
+        let rows = conn
+            .all(
+                sqlx::query(
+                    "SELECT stream_offset, bytes FROM (
+                         SELECT stream_offset, bytes,
+                             sum(octet_length(bytes)) OVER (ORDER BY stream_offset) - octet_length(bytes) AS before,
+                             sum(octet_length(bytes)) OVER (ORDER BY stream_offset DESC) - octet_length(bytes) AS after
+                         FROM output_chunks
+                         WHERE stream = $2 AND owner = coalesce(
+                             (SELECT output_owner FROM calls WHERE id = $1), (SELECT output_owner FROM shells WHERE id = $1), $1)
+                     ) AS c WHERE c.before < $3 OR c.after < $3 ORDER BY stream_offset",
+                )
+                .bind(owner.uuid())
+                .bind(stream.number())
+                .bind(signed(max_bytes)),
+            )
+            .await?;
+        conn.end().await?;
+        let chunks = read(OPERATION, &rows, |row| {
+            Ok((unsigned(row.try_get("stream_offset")?), row.try_get::<Vec<u8>, _>("bytes")?))
+        })?;
+        Ok(head_and_tail(chunks, usize::try_from(max_bytes).unwrap_or(usize::MAX)))
+    }
+}
+
+/// Longest chunk: an output event's bytes.
+const CHUNK_BYTES: i64 = domain::limits::OUTPUT_EVENT_BYTES as i64;
+
+impl OutputOwner {
+    fn uuid(self) -> Uuid {
+        match self {
+            Self::Call(id) => id.uuid(),
+            Self::Shell(id) => id.uuid(),
+        }
+    }
+}
+
+/// Under whose id the log of a call or a shell of the tenant is kept.
+async fn log_of(
+    conn: &mut Conn,
+    operation: &'static str,
+    context: &TenantContext,
+    owner: OutputOwner,
+) -> Result<Uuid> {
+    let statement = match owner {
+        OutputOwner::Call(_) => sqlx::query("SELECT output_owner FROM calls WHERE tenant_id = $1 AND id = $2"),
+        OutputOwner::Shell(_) => sqlx::query("SELECT output_owner FROM shells WHERE tenant_id = $1 AND id = $2"),
+    };
+    let row = conn.optional(statement.bind(context.tenant_id().uuid()).bind(owner.uuid())).await?;
+    let row = row.ok_or(StoreError::NotFound { operation })?;
+    row.try_get("output_owner").map_err(|error| translate(operation, error))
+}
+
+/// Whether the partition that a log was kept in is gone.
+async fn is_pruned(conn: &mut Conn, operation: &'static str, log: Uuid) -> Result<bool> {
+    let Some(day) = domain::id::time_of(log) else { return Ok(false) };
+    let row = conn
+        .one(
+            sqlx::query("SELECT to_regclass('public.output_chunks_' || $1) IS NULL AS pruned")
+                .bind(day.format("%Y%m%d").to_string()),
+        )
+        .await?;
+    row.try_get("pruned").map_err(|error| translate(operation, error))
+}
+
+/// The part of a chunk that lies in `from..to`.
+fn cut(offset: u64, bytes: Vec<u8>, from: u64, to: u64) -> (u64, Vec<u8>) {
+    let end = offset + bytes.len() as u64;
+    let (first, last) = (offset.max(from), end.min(to));
+    let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
+    (first, bytes[index(first)..index(last.max(first))].to_vec())
+}
+
+/// Head and tail of chunks in order; what lies between two chunks was dropped or not read.
+fn head_and_tail(chunks: Vec<(u64, Vec<u8>)>, max: usize) -> (Vec<u8>, Vec<u8>) {
+    let (mut head, mut rest) = (Vec::new(), Vec::new());
+    let mut expected = 0;
+    for (offset, bytes) in chunks {
+        let gap = offset != expected;
+        expected = offset + bytes.len() as u64;
+        let room = if gap || !rest.is_empty() { 0 } else { max - head.len() };
+        let (first, last) = bytes.split_at(room.min(bytes.len()));
+        head.extend_from_slice(first);
+        rest.extend_from_slice(last);
+    }
+    let surplus = rest.len().saturating_sub(max);
+    (head, rest.split_off(surplus))
+}
+
+fn piece(row: &PgRow) -> Result<OutputPiece, sqlx::Error> {
+    Ok(OutputPiece {
+        log_offset: unsigned(row.try_get("log_offset")?),
+        stream: StreamName::from_number(row.try_get("stream")?).ok_or_else(|| unknown_word("output_chunks.stream"))?,
+        offset: unsigned(row.try_get("stream_offset")?),
+        bytes: row.try_get("bytes")?,
+    })
+}
+
+fn durable(row: &PgRow) -> Result<DurableOutput, sqlx::Error> {
+    let number = |column| row.try_get::<i64, _>(column).map(unsigned);
+    let log_offset = number("log_offset")?;
+    Ok(DurableOutput {
+        log_offset,
+        stdout_offset: number("stdout_offset")?,
+        stderr_offset: number("stderr_offset")?,
+        dropped_bytes: log_offset.saturating_sub(number("kept")?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_and_tail_never_overlap_and_stop_at_a_gap() {
+        let chunks = vec![(0, b"abc".to_vec()), (3, b"def".to_vec())];
+        assert_eq!(head_and_tail(chunks.clone(), 4), (b"abcd".to_vec(), b"ef".to_vec()));
+        assert_eq!(head_and_tail(chunks, 100), (b"abcdef".to_vec(), Vec::new()));
+        let gapped = vec![(0, b"abc".to_vec()), (9, b"xyz".to_vec())];
+        assert_eq!(head_and_tail(gapped, 5), (b"abc".to_vec(), b"xyz".to_vec()));
+    }
+
+    #[test]
+    fn a_cut_keeps_what_was_asked_for() {
+        assert_eq!(cut(10, b"abcdef".to_vec(), 12, 14), (12, b"cd".to_vec()));
+        assert_eq!(cut(10, b"abcdef".to_vec(), 0, 100), (10, b"abcdef".to_vec()));
     }
 }
