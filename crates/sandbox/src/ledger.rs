@@ -69,7 +69,8 @@ pub struct Live {
 /// The rows of sandboxes of one host.
 #[async_trait]
 pub trait Ledger: Send + Sync + 'static {
-    /// Commits a row in state `creating` for this worker.
+    /// Commits a row in state `creating` for this worker. Refused when the worker has lost its lease: what follows
+    /// removes other containers over the same workspace.
     async fn reserve(&self, request: &Reserve) -> Result<Reserved, LedgerError>;
 
     /// The container runs and its agent is connected; the row becomes `warm` (claiming it for a session is the

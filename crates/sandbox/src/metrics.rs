@@ -23,7 +23,7 @@ pub struct Metrics {
     pub gone: IntCounterVec,
     /// Orphans and leftovers that the reaper removed, by kind.
     pub reaped: IntCounterVec,
-    /// Failures by kind: `engine`, `image`, `agent`, `protocol`, `ledger`, `remove`.
+    /// Failures by kind: `engine`, `image`, `agent`, `protocol`, `ledger`, `remove`, `reconcile`.
     pub errors: IntCounterVec,
 }
 

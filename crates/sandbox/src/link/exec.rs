@@ -1,11 +1,17 @@
 //! The stream of one operation: attached, output, exit.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use protocol::{ExecAttached, ExecExit, Output, Reply};
+use tokio::time::{Instant, timeout_at};
 
 use super::connection::Stream;
 use super::inbox::{End, Item};
 use crate::LinkError;
+
+/// Time for an agent to start a command or to find it.
+const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 
 /// What an operation tells, in this order: attached, any number of outputs, its exit.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,11 +31,14 @@ pub enum ExecEvent {
 pub struct ExecStream {
     stream: Stream,
     next_input: u64,
+    /// Until when the agent must have said that the operation runs; `None` once it has.
+    attach_by: Option<Instant>,
+    exited: bool,
 }
 
 impl ExecStream {
     pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, next_input: 0 }
+        Self { stream, next_input: 0, attach_by: Some(Instant::now() + ATTACH_LIMIT), exited: false }
     }
 
     /// The next event; `None` after [`ExecEvent::Exited`].
@@ -37,16 +46,32 @@ impl ExecStream {
     /// # Errors
     /// [`LinkError::Agent`] when the agent could not start or find the operation. [`LinkError::Disconnected`]
     /// when the connection ended, or when another stream attached to the same operation: attach again with the
-    /// durable offset. The future may be dropped at any time without losing an event.
+    /// durable offset. [`LinkError::Timeout`] when the agent did not say in time that the operation runs; what
+    /// comes after that may take as long as the command does. The future may be dropped at any time without
+    /// losing an event.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, LinkError> {
-        match self.stream.next().await {
+        let item = match self.attach_by {
+            None => self.stream.next().await,
+            Some(by) => match timeout_at(by, self.stream.next()).await {
+                Ok(item) => item,
+                Err(_) => return Err(LinkError::Timeout { verb: "exec", limit: ATTACH_LIMIT }),
+            },
+        };
+        match item {
             Ok(Item::Output(output)) => Ok(Some(ExecEvent::Output(output))),
-            Ok(Item::Reply(Reply::Attached(attached))) => Ok(Some(ExecEvent::Attached(attached))),
-            Ok(Item::Reply(Reply::Exited(exit))) => Ok(Some(ExecEvent::Exited(exit))),
+            Ok(Item::Reply(Reply::Attached(attached))) => {
+                self.attach_by = None;
+                Ok(Some(ExecEvent::Attached(attached)))
+            }
+            Ok(Item::Reply(Reply::Exited(exit))) => {
+                self.exited = true;
+                Ok(Some(ExecEvent::Exited(exit)))
+            }
             Ok(Item::Reply(Reply::Error(error))) => Err(error.into()),
             Ok(Item::Reply(_)) => Err(LinkError::Protocol("an answer to another question")),
-            Err(End::Closed) => Ok(None),
-            Err(End::Disconnected) => Err(LinkError::Disconnected),
+            Err(End::Closed | End::Disconnected) if self.exited => Ok(None),
+            // Closed before the exit: a newer stream of the operation has taken over.
+            Err(End::Closed | End::Disconnected) => Err(LinkError::Disconnected),
         }
     }
 

@@ -1,19 +1,22 @@
 //! Taking a sandbox over from a worker that is gone.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::SizeClass;
 
 use super::core::Core;
-use super::folders::Card;
+use super::folders::{Card, Folder};
 use super::{Adoption, launch};
 use crate::driver::ContainerState;
 use crate::sandbox::{Facts, Origin, Sandbox};
-use crate::{EngineError, Gone, GoneReason, LinkError, SandboxError, Terms};
+use crate::{EngineError, Gone, GoneReason, Link, LinkError, SandboxError, Terms};
 
-/// Time for an agent to dial a worker that takes it over: the silence limit and room for a busy host.
-const ADOPT_LIMIT: Duration = Duration::from_secs(8);
+/// Time for an agent to dial a worker that takes it over: the silence limit, the time in which a worker without
+/// a lease lets go, and room for a busy host.
+const ADOPT_LIMIT: Duration = Duration::from_secs(15);
+/// How often the container is looked at meanwhile.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn adopt(core: &Arc<Core>, adoption: Adoption) -> Result<Sandbox, SandboxError> {
     if let Some(gone) = ended(&core.driver.inspect(&adoption.container_id).await?) {
@@ -24,12 +27,15 @@ pub(super) async fn adopt(core: &Arc<Core>, adoption: Adoption) -> Result<Sandbo
         return Err(agent_gone("its socket's folder is gone"));
     }
     let card = match folder.card() {
-        Some(card) => card,
+        Some(card) if card.epoch > adoption.epoch => return Err(SandboxError::Fenced),
+        Some(card) => Card { epoch: adoption.epoch, ..card },
         None => {
             let image = core.driver.resolve_image(&adoption.image).await?;
-            Card { boot_id: None, image_id: image.id, env: image.env }
+            Card { epoch: adoption.epoch, boot_id: None, image_id: image.id, env: image.env }
         }
     };
+    // Raised first: from here on, whoever had the sandbox before cannot remove it.
+    write(&folder, &card)?;
     let terms = Terms {
         epoch: adoption.epoch,
         tool_uid: adoption.workspace.tool_uid,
@@ -38,11 +44,9 @@ pub(super) async fn adopt(core: &Arc<Core>, adoption: Adoption) -> Result<Sandbo
         boot_id: card.boot_id.clone(),
     };
     let link = launch::bind(core, &folder, terms)?;
-    if let Err(error) = link.connected(ADOPT_LIMIT).await {
-        return Err(refused(core, &adoption, error).await);
-    }
+    dialled(core, &adoption, &link).await?;
     let card = Card { boot_id: link.boot_id(), ..card };
-    folder.write_card(&card).map_err(EngineError::host("note the agent's boot"))?;
+    write(&folder, &card)?;
     let facts = Facts {
         sandbox_id: adoption.sandbox_id,
         container_id: adoption.container_id,
@@ -59,15 +63,33 @@ pub(super) async fn adopt(core: &Arc<Core>, adoption: Adoption) -> Result<Sandbo
     Ok(sandbox)
 }
 
-/// Why the agent did not come.
-async fn refused(core: &Core, adoption: &Adoption, error: LinkError) -> SandboxError {
-    match error {
-        LinkError::Fenced => SandboxError::Fenced,
-        LinkError::JournalLost => agent_gone("the agent restarted"),
-        _ => match core.driver.inspect(&adoption.container_id).await {
-            Ok(state) => ended(&state).map_or_else(|| agent_gone("it does not dial"), SandboxError::Gone),
-            Err(error) => error.into(),
-        },
+fn write(folder: &Folder, card: &Card) -> Result<(), EngineError> {
+    folder.write_card(card).map_err(EngineError::host("note who has a sandbox"))
+}
+
+/// Waits for the agent, for as long as its container runs.
+async fn dialled(core: &Core, adoption: &Adoption, link: &Link) -> Result<(), SandboxError> {
+    let since = Instant::now();
+    loop {
+        match link.connected(LOOK_INTERVAL).await {
+            Ok(()) => return Ok(()),
+            Err(LinkError::Fenced) => return Err(SandboxError::Fenced),
+            Err(LinkError::JournalLost) => return Err(agent_gone("the agent restarted")),
+            Err(LinkError::Protocol(why)) => return Err(agent_gone(why)),
+            Err(_) => {}
+        }
+        match core.driver.inspect(&adoption.container_id).await {
+            Ok(state) => {
+                if let Some(gone) = ended(&state) {
+                    return Err(SandboxError::Gone(gone));
+                }
+            }
+            Err(error) if since.elapsed() >= ADOPT_LIMIT => return Err(error.into()),
+            Err(_) => {}
+        }
+        if since.elapsed() >= ADOPT_LIMIT {
+            return Err(agent_gone("it does not dial"));
+        }
     }
 }
 

@@ -124,6 +124,6 @@ pub(super) fn release(core: &Arc<Core>, sandbox: &Sandbox, fate: WorkspaceFate) 
             WorkspaceFate::Remove => Some(sandbox.workspace().name.clone()),
             WorkspaceFate::Keep => None,
         };
-        remove::in_background(core, sandbox.id(), workspace);
+        remove::in_background(core, sandbox.id(), sandbox.epoch(), workspace);
     }
 }

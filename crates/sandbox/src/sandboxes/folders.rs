@@ -26,6 +26,8 @@ pub(super) struct Folder {
 /// What a worker that takes the sandbox over cannot learn elsewhere. Nothing in it is secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Card {
+    /// Ownership epoch of the worker that has the sandbox. A worker with a lower one must not remove it.
+    pub(super) epoch: u64,
     /// Boot id of the agent: another one means that its journal is gone.
     pub(super) boot_id: Option<String>,
     /// What the image was resolved to.
@@ -147,7 +149,12 @@ mod tests {
         assert_eq!(folders.list()?, []);
         let id = SandboxId::from_uuid(uuid::Uuid::from_u128(7));
         let folder = folders.create(id, 1_048_577)?;
-        let card = Card { boot_id: Some("b".to_owned()), image_id: "i".to_owned(), env: BTreeMap::default() };
+        let card = Card {
+            epoch: 1,
+            boot_id: Some("b".to_owned()),
+            image_id: "i".to_owned(),
+            env: BTreeMap::default(),
+        };
         folder.write_card(&card)?;
         assert_eq!(folders.of(id).card(), Some(card));
         assert!(std::fs::read_to_string(folder.passwd())?.contains("\ntool:x:1048577:1048577:"));

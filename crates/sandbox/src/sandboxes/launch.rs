@@ -66,7 +66,7 @@ async fn reserve_and_make(core: &Arc<Core>, plan: Plan) -> Result<Sandbox, Sandb
     let made = make(core, &plan, &image, reserved).await;
     if made.is_err() {
         let fresh = plan.workspace.is_none().then(|| WorkspaceName::of(reserved.sandbox_id));
-        remove::in_background(core, reserved.sandbox_id, fresh);
+        remove::in_background(core, reserved.sandbox_id, reserved.epoch, fresh);
     }
     made
 }
@@ -103,7 +103,7 @@ async fn make(
     };
     let container = core.driver.create(&spec).await?;
     connected(core, &link, &container).await?;
-    let card = Card { boot_id: link.boot_id(), image_id: image.id.clone(), env: image.env.clone() };
+    let card = Card { epoch, boot_id: link.boot_id(), image_id: image.id.clone(), env: image.env.clone() };
     folder.write_card(&card).map_err(EngineError::host("note the agent's boot"))?;
     core.ledger.started(sandbox_id, &container.id, &workspace.name).await?;
     let facts = Facts {

@@ -132,8 +132,8 @@ impl Sandboxes {
     /// once it has been without a heartbeat for 3 s). Operations go on meanwhile; attach to them by their keys.
     ///
     /// # Errors
-    /// [`SandboxError::Gone`] when the container is gone or its agent does not dial, [`SandboxError::Fenced`]
-    /// when it has served a higher epoch, [`SandboxError::EngineUnavailable`] when the container could not be
+    /// [`SandboxError::Gone`] when the container is gone or its agent does not dial (waited for 15 s: a worker
+    /// without a lease lets go long before), [`SandboxError::Fenced`] when it has served a higher epoch, [`SandboxError::EngineUnavailable`] when the container could not be
     /// looked at. The container is left as it is.
     pub async fn adopt(&self, adoption: Adoption) -> Result<Sandbox, SandboxError> {
         adopt::adopt(&self.core, adoption).await
@@ -147,19 +147,31 @@ impl Sandboxes {
         release(&self.core, sandbox, fate);
     }
 
-    /// The same for a row without a handle (a session that ended while nobody owned it), waiting for the end.
+    /// The same by id, waiting for the end: for a sandbox that must be gone before the next step, or that nobody
+    /// has a handle of (then the caller's right to it must have been written before).
     ///
     /// # Errors
-    /// When the engine or the ledger failed; asking again is safe, and the reaper tries too.
+    /// [`SandboxError::Fenced`] when another worker has taken it over from this one. Else when the engine or the
+    /// ledger failed; it is then tried again in the background.
     pub async fn destroy(
         &self,
         sandbox_id: SandboxId,
         workspace: Option<&WorkspaceName>,
     ) -> Result<(), SandboxError> {
-        if let Some(inner) = self.core.held_one(sandbox_id) {
-            self.core.give_up(&inner);
+        let core = &self.core;
+        let epoch = match core.held_one(sandbox_id) {
+            Some(inner) => {
+                core.give_up(&inner);
+                inner.facts.epoch
+            }
+            None => u64::MAX,
+        };
+        let removed = remove::owned(core, sandbox_id, epoch, workspace).await;
+        match &removed {
+            Ok(()) | Err(SandboxError::Fenced) => {}
+            Err(_) => remove::in_background(core, sandbox_id, epoch, workspace.cloned()),
         }
-        remove::now(&self.core, sandbox_id, workspace).await
+        removed
     }
 
     /// Removes the files of a session that has no sandbox any more. Idempotent.

@@ -74,6 +74,47 @@ async fn a_command_runs_on_and_its_output_has_no_gap() {
 }
 
 #[tokio::test]
+async fn a_zombie_removes_nothing_that_another_worker_has() {
+    let rig = Rig::new();
+    let (zombie, heir) = (rig.worker(), rig.worker());
+    let sandbox = zombie.acquire(small()).await.unwrap();
+    let before = shell("before", "echo before");
+    assert_eq!(run_request(sandbox.agent(), before.clone()).await.unwrap().stdout, "before\n");
+
+    // The heir takes over while the zombie still has its connection; the agent comes once the zombie lets go.
+    let (adopted, ()) = tokio::join!(heir.adopt(adoption(&sandbox, 2)), async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let destroyed = zombie.destroy(sandbox.id(), Some(&sandbox.workspace().name)).await;
+        assert!(matches!(destroyed, Err(SandboxError::Fenced)), "{destroyed:?}");
+    });
+    let adopted = adopted.unwrap();
+    zombie.release(&sandbox, WorkspaceFate::Remove);
+    let again = zombie.adopt(adoption(&sandbox, 1)).await;
+    assert!(matches!(again, Err(SandboxError::Fenced)), "{again:?}");
+
+    // The operation that ran before answers from the journal.
+    let journal = ExecRequest { spec: None, ..before };
+    assert_eq!(run_request(adopted.agent(), journal).await.unwrap().stdout, "");
+    assert_eq!(bash(&adopted, "echo mine").await.stdout, "mine\n");
+    heir.release(&adopted, WorkspaceFate::Remove);
+    rig.finish(&[&zombie, &heir]).await;
+}
+
+#[tokio::test]
+async fn a_newer_stream_of_an_operation_takes_over_from_an_older() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let sandbox = worker.acquire(small()).await.unwrap();
+    let mut older = sandbox.agent().exec(shell("one", "sleep 1; echo done")).await.unwrap();
+    assert!(matches!(older.next().await, Ok(Some(ExecEvent::Attached(_)))));
+    let newer = run_request(sandbox.agent(), ExecRequest { key: key("one"), resume_from: 0, spec: None });
+    assert_eq!(newer.await.unwrap().stdout, "done\n");
+    assert!(matches!(older.next().await, Err(LinkError::Disconnected)));
+    worker.release(&sandbox, WorkspaceFate::Remove);
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
 async fn an_agent_that_started_anew_is_not_taken_over() {
     let rig = Rig::with(volume_mode);
     let (first, second) = (rig.worker(), rig.worker());

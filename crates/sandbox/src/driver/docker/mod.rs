@@ -50,6 +50,7 @@ impl DockerDriver {
     /// # Errors
     /// When the agent or the profile cannot be read, or loopback workspaces are demanded where there are none.
     pub fn new(identity: Identity, config: &Config) -> Result<Self, EngineError> {
+        check(&identity)?;
         let engine = Engine::new(config.engine.clone());
         let loopback = match config.workspaces {
             WorkspaceMode::Volume => false,
@@ -106,6 +107,18 @@ impl DockerDriver {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The installation's name becomes part of names, labels and paths.
+fn check(identity: &Identity) -> Result<(), EngineError> {
+    let name = &identity.installation;
+    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if name.is_empty() || name.len() > 48 || !name.bytes().all(safe) {
+        let error =
+            std::io::Error::new(std::io::ErrorKind::InvalidInput, "1 to 48 letters, digits, `-` and `_`");
+        return Err(EngineError::host("take the installation's name")(error));
+    }
+    Ok(())
 }
 
 fn seccomp(config: &Config) -> Result<String, EngineError> {
