@@ -15,7 +15,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     /// A bench over this stack.
-    pub(crate) fn new(stack: Stack, options: Options) -> Self {
+    pub(crate) fn new(stack: Stack, options: &Options) -> Self {
         Self { stack, effort: options.effort(), progress: Progress::default() }
     }
 }

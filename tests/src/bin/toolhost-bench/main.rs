@@ -1,80 +1,84 @@
-//! `toolhost-bench`: what a user feels, as ratios to what this machine itself needs, measured in turn in one run.
+//! `toolhost-bench`: measures a release build against its floors and prints how far each goal of performance is.
 //!
-//! Benchmarks are not tests: nothing here fails because of a time. See PERFORMANCE.md's P1, P4 and P5.
+//! # Design notes
+//!
+//! *Ratios, in blocks, in turn.* Absolute times on shared machines mean little, so each figure relates two things that
+//! are measured in the same run. They alternate in short blocks, and the first repetition of each block is not counted:
+//! what a call leaves to be done after its answer (the next shell is started, rows are tidied) must be paid by the call
+//! after it, not by the floor that it is compared with.
+//!
+//! *Other processes, another runtime.* The service is the program that users run, started as a process. The client here
+//! is a plain HTTP client with keep-alive on one thread, so that it takes as little as possible of the same cores.
+//!
+//! *The engine without its command line.* `docker exec` and `docker run` are measured through the engine's API, which
+//! spares them the start of the `docker` program: the comparison that is harder for us.
 
+mod bench;
+mod container;
+mod figures;
+mod fork_exec;
+mod http;
 mod machine;
-mod measure;
-mod one_call;
+mod measures;
+mod options;
 mod report;
-mod sessions;
 mod stack;
-mod throughput;
 
-use anyhow::{Context, Result, bail};
+use std::process::ExitCode;
 
-use report::Report;
-use stack::Stack;
+use anyhow::{Context, Result};
+use clap::Parser;
 
-/// What the command line says.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Options {
-    /// Fewer repetitions, for a look.
-    pub(crate) quick: bool,
-    /// Only these.
-    pub(crate) only: Vec<String>,
-}
+use crate::bench::Bench;
+use crate::measures::Measure;
+use crate::options::Options;
+use crate::report::Report;
+use crate::stack::Stack;
 
-impl Options {
-    fn parse(arguments: impl Iterator<Item = String>) -> Result<Self> {
-        let mut options = Self::default();
-        let mut arguments = arguments.peekable();
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--quick" => options.quick = true,
-                "--only" => {
-                    let names = arguments.next().context("--only needs names, such as P1,P4")?;
-                    options.only.extend(names.split(',').map(|name| name.trim().to_uppercase()));
-                }
-                "--help" | "-h" => {
-                    println!("toolhost-bench [--quick] [--only P1,P4,P5]");
-                    std::process::exit(0);
-                }
-                other => bail!("unknown argument {other}; there are --quick and --only P1,P4,P5"),
-            }
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    match Box::pin(run(options)).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("toolhost-bench: {error:#}");
+            ExitCode::FAILURE
         }
-        Ok(options)
-    }
-
-    fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)
-    }
-
-    /// A number of repetitions, less when only a look is wanted.
-    pub(crate) fn times(&self, full: usize) -> usize {
-        if self.quick { (full / 8).max(3) } else { full }
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<()> {
-    let options = Options::parse(std::env::args().skip(1))?;
+async fn run(options: Options) -> Result<()> {
+    let chosen = measures::chosen(&options.only)?;
     if cfg!(debug_assertions) {
         eprintln!("this is a debug build: its figures mean nothing (hint: make bench)");
     }
-    let mut report = Report::new(machine::describe());
-    let stack = Box::pin(Stack::start()).await?;
-    if options.wants("P1") {
-        report.extend(Box::pin(one_call::measure(&stack, &options)).await?);
+    let stack = Stack::prepare().await?;
+    let mut report = Report::new(machine::describe(&stack).await?);
+    let mut bench = Bench::new(stack, &options);
+    let measured = tokio::select! {
+        measured = measure(&mut bench, &chosen, &mut report) => measured,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    bench.progress.clear();
+    if let Err(error) = &measured {
+        eprintln!("{error:#}\nthe service said last:\n{}", bench.stack.end_of_said());
     }
-    if options.wants("P4") {
-        report.extend(Box::pin(throughput::measure(&stack, &options)).await?);
+    for what in bench.stack.stop().await {
+        eprintln!("left behind, and removed now: {what}");
     }
-    if options.wants("P5") {
-        report.extend(Box::pin(sessions::measure(&stack, &options)).await?);
-    }
-    drop(stack);
-    report.print();
-    let path = report.write()?;
+    report.finish();
+    print!("{}", report.table());
+    let path = stack::folder()?.join("results.json");
+    std::fs::write(&path, report.json()?).with_context(|| format!("cannot write {}", path.display()))?;
     println!("\n{}", path.display());
+    measured.context("not everything was measured")
+}
+
+async fn measure(bench: &mut Bench, chosen: &[&Measure], report: &mut Report) -> Result<()> {
+    for measure in chosen {
+        bench.progress.enter(measure.id);
+        let rows = (measure.run)(bench).await.with_context(|| format!("{} could not be measured", measure.id))?;
+        report.add(rows);
+    }
     Ok(())
 }

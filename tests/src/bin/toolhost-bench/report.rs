@@ -1,83 +1,207 @@
-//! The table that is printed, and the JSON beside it.
-
-use std::path::PathBuf;
+//! Rows with goals and verdicts: a table for people, JSON for machines.
 
 use anyhow::Result;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-/// One figure.
-#[derive(Debug, Clone)]
+use crate::figures::Ratio;
+use crate::machine;
+
+/// What a figure should be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Goal {
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+}
+
+/// What a figure counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unit {
+    /// A ratio.
+    Times,
+    /// Milliseconds.
+    Milliseconds,
+    /// Things that went wrong.
+    Failures,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
-    id: &'static str,
-    what: &'static str,
-    value: f64,
-    unit: &'static str,
-    goal: Option<&'static str>,
-    samples: usize,
+    measure: &'static str,
+    what: String,
+    goal: Option<Goal>,
+    figure: f64,
+    unit: Unit,
+    spread: Option<[f64; 2]>,
+    measured: String,
+    samples: Value,
 }
 
 impl Row {
-    /// A figure. Times come in seconds and are shown in `ms`.
-    pub(crate) fn new(
-        id: &'static str,
-        what: &'static str,
-        value: f64,
-        unit: &'static str,
-        goal: Option<&'static str>,
-    ) -> Self {
-        let value = if unit == "ms" { value * 1_000.0 } else { value };
-        Self { id, what, value, unit, goal, samples: 0 }
+    /// A ratio that has a goal.
+    pub(crate) fn ratio(measure: &'static str, what: &str, goal: Goal, ratio: Ratio) -> Self {
+        let spread = Some([ratio.least, ratio.most]);
+        Self { spread, ..Self::new(measure, what, Some(goal), ratio.median, Unit::Times) }
     }
 
-    /// How many samples it rests on.
-    pub(crate) fn of(mut self, samples: usize) -> Self {
-        self.samples = samples;
-        self
+    /// Something that went wrong, or did not.
+    pub(crate) fn failures(measure: &'static str, what: &str, count: usize) -> Self {
+        Self::new(measure, what, Some(Goal::AtMost(0.0)), count as f64, Unit::Failures)
     }
 
-    fn shown(&self) -> String {
-        let digits = if self.unit.is_empty() || self.value >= 100.0 { 0 } else { 2 };
-        format!("{:.digits$} {}", self.value, self.unit)
+    /// A figure that only explains others.
+    pub(crate) fn note(measure: &'static str, what: &str, figure: f64, unit: Unit) -> Self {
+        Self::new(measure, what, None, figure, unit)
+    }
+
+    fn new(measure: &'static str, what: &str, goal: Option<Goal>, figure: f64, unit: Unit) -> Self {
+        let what = what.to_owned();
+        Self { measure, what, goal, figure, unit, spread: None, measured: String::new(), samples: Value::Null }
+    }
+
+    /// The absolute figures behind it, in a few words.
+    pub(crate) fn measured(self, measured: String) -> Self {
+        Self { measured, ..self }
+    }
+
+    /// The samples behind it.
+    pub(crate) fn samples(self, samples: Value) -> Self {
+        Self { samples, ..self }
+    }
+
+    fn verdict(&self) -> String {
+        match self.goal {
+            None => String::new(),
+            Some(goal) if reached(goal, self.figure) => "reached".to_owned(),
+            Some(Goal::AtMost(limit)) if limit > 0.0 => format!("{:.2} × away", self.figure / limit),
+            Some(Goal::AtLeast(limit)) if self.figure > 0.0 => format!("{:.2} × away", limit / self.figure),
+            Some(_) => "missed".to_owned(),
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let goal = match self.goal {
+            None => String::new(),
+            Some(Goal::AtMost(0.0)) => "none".to_owned(),
+            Some(Goal::AtMost(limit)) => format!("≤ {limit} ×"),
+            Some(Goal::AtLeast(limit)) => format!("≥ {limit} ×"),
+        };
+        let figure = match (self.unit, self.spread) {
+            (Unit::Times, Some([least, most])) if least < most => {
+                format!("{:.2} × ({least:.2}–{most:.2})", self.figure)
+            }
+            (Unit::Times, _) => format!("{:.2} ×", self.figure),
+            (Unit::Milliseconds, _) => format!("{:.2} ms", self.figure),
+            (Unit::Failures, _) if self.figure == 0.0 => "none".to_owned(),
+            (Unit::Failures, _) => format!("{:.0}", self.figure),
+        };
+        [self.measure.to_owned(), self.what.clone(), goal, figure, self.verdict(), self.measured.clone()]
     }
 }
 
-/// All figures of a run.
+fn reached(goal: Goal, figure: f64) -> bool {
+    match goal {
+        Goal::AtMost(limit) => figure <= limit,
+        Goal::AtLeast(limit) => figure >= limit,
+    }
+}
+
+/// All rows, and what they were measured on.
 #[derive(Debug)]
 pub(crate) struct Report {
-    machine: Value,
+    context: Value,
     rows: Vec<Row>,
 }
 
 impl Report {
-    pub(crate) fn new(machine: Value) -> Self {
-        Self { machine, rows: Vec::new() }
+    /// An empty one.
+    pub(crate) fn new(context: Value) -> Self {
+        Self { context, rows: Vec::new() }
     }
 
-    pub(crate) fn extend(&mut self, rows: Vec<Row>) {
+    /// More rows.
+    pub(crate) fn add(&mut self, rows: Vec<Row>) {
         self.rows.extend(rows);
     }
 
-    pub(crate) fn print(&self) {
-        println!("\n{:<4}{:<52}{:>12}  {:<8}{:>8}", "", "", "figure", "goal", "samples");
-        for row in &self.rows {
-            let goal = row.goal.unwrap_or("");
-            println!("{:<4}{:<52}{:>12}  {goal:<8}{:>8}", row.id, row.what, row.shown(), row.samples);
-        }
-        println!("\n{}", self.machine);
+    /// Nothing more will be measured.
+    pub(crate) fn finish(&mut self) {
+        self.context["machine"]["load_after"] = Value::from(machine::load());
+        self.context["at"] = Value::from(chrono::Utc::now().to_rfc3339());
     }
 
-    pub(crate) fn write(&self) -> Result<PathBuf> {
-        let folder = PathBuf::from("target/bench");
-        std::fs::create_dir_all(&folder)?;
-        let at = chrono::Utc::now().format("%Y%m%dT%H%M%SZ");
-        let path = folder.join(format!("{at}.json"));
-        let rows: Vec<Value> = self
-            .rows
-            .iter()
-            .map(|row| json!({"id": row.id, "what": row.what, "value": row.value, "unit": row.unit, "goal": row.goal, "samples": row.samples}))
-            .collect();
-        let report = json!({"at": at.to_string(), "machine": self.machine, "figures": rows});
-        std::fs::write(&path, serde_json::to_string_pretty(&report)?)?;
-        Ok(path)
+    /// Everything, for machines.
+    ///
+    /// # Errors
+    /// Never, as everything in it can be written as JSON.
+    pub(crate) fn json(&self) -> Result<String> {
+        let mut page = self.context.clone();
+        page["rows"] = json!(self.rows);
+        for (row, value) in self.rows.iter().zip(page["rows"].as_array_mut().into_iter().flatten()) {
+            value["verdict"] = Value::from(row.verdict());
+        }
+        Ok(serde_json::to_string_pretty(&page)?)
+    }
+
+    /// The table, in Markdown that reads well on a terminal too.
+    pub(crate) fn table(&self) -> String {
+        let head = ["", "what", "goal", "figure (rounds)", "verdict", "measured"].map(str::to_owned);
+        let mut lines = vec![head];
+        lines.extend(self.rows.iter().map(Row::cells));
+        let widths: [usize; 6] = std::array::from_fn(|column| {
+            lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default()
+        });
+        let rule = std::array::from_fn(|column| "-".repeat(widths[column]));
+        lines.insert(1, rule);
+        let mut page: String = lines.iter().map(|cells| line(cells, widths)).collect();
+        for group in ["machine", "versions"] {
+            let facts = self.context[group].as_object().into_iter().flatten();
+            let facts: Vec<String> =
+                facts.map(|(name, value)| format!("{name}: {}", value.to_string().trim_matches('"'))).collect();
+            page.push_str(&format!("\n{}: {}\n", group, facts.join(" · ")));
+        }
+        page
+    }
+}
+
+fn line(cells: &[String; 6], widths: [usize; 6]) -> String {
+    let mut line = String::from("|");
+    for (cell, width) in cells.iter().zip(widths) {
+        let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
+        line.push_str(&format!(" {cell}{padding} |"));
+    }
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_says_how_far_it_is() {
+        let verdict = |goal, figure| Row::new("P1", "x", Some(goal), figure, Unit::Times).verdict();
+        assert_eq!(verdict(Goal::AtMost(1.2), 1.2), "reached");
+        assert_eq!(verdict(Goal::AtMost(1.2), 2.4), "2.00 × away");
+        assert_eq!(verdict(Goal::AtLeast(20.0), 10.0), "2.00 × away");
+        assert_eq!(verdict(Goal::AtLeast(20.0), 30.0), "reached");
+        assert_eq!(verdict(Goal::AtMost(1.2), f64::NAN), "NaN × away");
+        assert_eq!(Row::failures("P5", "x", 1).verdict(), "missed");
+        assert_eq!(Row::failures("P5", "x", 0).verdict(), "reached");
+    }
+
+    #[test]
+    fn the_table_is_markdown() {
+        let mut report = Report::new(json!({"machine": {"cores": 2}, "versions": {}}));
+        report.add(vec![Row::failures("P5", "sessions that failed", 0)]);
+        let table = report.table();
+        assert!(table.contains("| P5 | sessions that failed | none | none "), "{table}");
+        assert!(table.lines().nth(1).is_some_and(|line| line.starts_with("| --")), "{table}");
+        assert!(table.contains("cores: 2"), "{table}");
     }
 }

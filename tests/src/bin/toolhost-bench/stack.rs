@@ -1,93 +1,268 @@
-//! The stack under measurement: the release build of `toolhost` as a process of its own, over a durable Postgres.
+//! The installation that is measured: a durable private Postgres and the program `toolhost` as a process of its own,
+//! in folders and on ports of its own. Stopping it leaves nothing but the results.
 
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
-use server::postgres::Durability;
-use tests::{Client, Host};
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use server::place::short_hash;
+use server::postgres::{Cluster, Durability};
+use tempfile::TempDir;
+use tests::process::built;
+use tests::{Process, engine, host};
+use tokio::time::sleep;
 
-/// What is measured.
+use crate::bench::Progress;
+use crate::container;
+use crate::http::Http;
+
+/// Sandboxes that wait, where a measure does not say.
+const POOL: usize = 4;
+/// Filling a pool of a hundred on a busy machine takes minutes.
+const POOL_LIMIT: Duration = Duration::from_secs(600);
+const POOL_LOOK: Duration = Duration::from_millis(20);
+const PEPPER: &str = "a pepper for the bench, which is long enough";
+const SIGNING_KEY: &str = "a signing key for the bench, long enough too";
+
+/// Where the bench keeps its things: `target/bench`, beside the folder of this program.
+///
+/// # Errors
+/// When it cannot be made.
+pub(crate) fn folder() -> Result<PathBuf> {
+    let here = std::env::current_exe()?;
+    let target = here.ancestors().nth(2).context("this program lies in no target folder")?;
+    let folder = target.join("bench");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder.canonicalize()?)
+}
+
+/// The running installation.
 #[derive(Debug)]
 pub(crate) struct Stack {
-    pub(crate) host: Host,
-    pub(crate) client: Client,
-    metrics: String,
+    folder: PathBuf,
+    // Paths of sockets must be short.
+    sockets: TempDir,
+    installation: String,
+    postgres: Cluster,
+    metrics_address: String,
+    key: String,
+    running: Option<Running>,
+    // Released by the kernel however we end.
+    _lock: File,
 }
 
-/// Sandboxes that wait.
-pub(crate) const POOL: usize = 2;
+#[derive(Debug)]
+struct Running {
+    process: Process,
+    address: String,
+    pool: usize,
+}
 
 impl Stack {
-    pub(crate) async fn start() -> Result<Self> {
-        let mut host = Box::pin(Host::prepare_with(Durability::Full)).await?;
+    /// A database with its schema, a tenant and its key. The service is started by the first measure that needs it.
+    ///
+    /// # Errors
+    /// When another bench runs here, or Postgres or `toolhost` do not work.
+    pub(crate) async fn prepare() -> Result<Self> {
+        let folder = folder()?;
+        let lock = File::create(folder.join("lock"))?;
+        ensure!(lock.try_lock().is_ok(), "another bench runs in {}", folder.display());
+        let installation = format!("bench-{}", short_hash(&folder));
+        container::sweep(&installation);
+        remove_data(&folder);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        let sockets = tempfile::Builder::new().prefix("th-").permissions(mode).tempdir_in("/tmp")?;
+        let postgres = Cluster::start(&folder.join("postgres"), Durability::Full).await?;
+        let metrics_address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let key = String::new();
+        let mut stack =
+            Self { folder, sockets, installation, postgres, metrics_address, key, running: None, _lock: lock };
+        match stack.make_tenant() {
+            Ok(()) => Ok(stack),
+            Err(error) => {
+                stack.stop().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn make_tenant(&mut self) -> Result<()> {
+        self.cli(&["migrate"])?;
+        let tenant = self.cli(&["admin", "tenant", "create", "bench"])?;
+        self.key = self.cli(&["admin", "key", "create", "--tenant", &tenant, "--name", "bench"])?;
+        Ok(())
+    }
+
+    /// The service with a pool of the usual size, full.
+    ///
+    /// # Errors
+    /// When it does not start or the pool does not fill.
+    pub(crate) async fn serve(&mut self, progress: &mut Progress) -> Result<()> {
+        self.serve_with_pool(POOL, progress).await
+    }
+
+    /// The service with a pool of this size, full. It is started again when it runs with another one.
+    ///
+    /// # Errors
+    /// When it does not start or the pool does not fill.
+    pub(crate) async fn serve_with_pool(&mut self, pool: usize, progress: &mut Progress) -> Result<()> {
+        if self.running.as_ref().is_none_or(|running| running.pool != pool) {
+            progress.say("starting the service");
+            self.stop_service()?;
+            let mut command = self.command(pool)?;
+            command.args(["serve", "--with-worker"]);
+            let mut process = Process::start("toolhost serve", &mut command)?;
+            let url = process.wait_for(|line| host::address(line, "the API listens"))?;
+            process.wait_for(|line| line.contains("the worker runs").then_some(()))?;
+            let address = url.trim_start_matches("http://").to_owned();
+            self.running = Some(Running { process, address, pool });
+        }
+        self.pool_is_full(progress).await
+    }
+
+    /// Waits until as many sandboxes wait as should.
+    ///
+    /// # Errors
+    /// When the service does not tell or it takes too long.
+    pub(crate) async fn pool_is_full(&self, progress: &mut Progress) -> Result<()> {
+        let wanted = self.running.as_ref().context("the service does not run")?.pool;
+        let deadline = Instant::now() + POOL_LIMIT;
+        let mut metrics = Http::connect(&self.metrics_address, "").await?;
+        loop {
+            let page = metrics.send("GET", "/metrics", bytes::Bytes::new()).await?;
+            let waiting = pool_size(&String::from_utf8_lossy(&page.body));
+            if waiting >= wanted {
+                return Ok(());
+            }
+            progress.say(&format!("waiting for the pool: {waiting}/{wanted} sandboxes"));
+            ensure!(Instant::now() < deadline, "the pool has only {waiting} of {wanted} sandboxes");
+            sleep(POOL_LOOK).await;
+        }
+    }
+
+    /// A connection of a client with the tenant's key.
+    ///
+    /// # Errors
+    /// When the service does not run.
+    pub(crate) async fn client(&self) -> Result<Http> {
+        let running = self.running.as_ref().context("the service does not run")?;
+        Http::connect(&running.address, &self.key).await
+    }
+
+    /// Name of the installation, on each container of its.
+    pub(crate) fn installation(&self) -> &str {
+        &self.installation
+    }
+
+    /// URL of the database.
+    pub(crate) fn database_url(&self) -> String {
+        self.postgres.url()
+    }
+
+    /// What the service said last.
+    pub(crate) fn end_of_said(&mut self) -> String {
+        self.running.as_mut().map(|running| running.process.end_of_said()).unwrap_or_default()
+    }
+
+    /// Runs `toolhost` to its end; what it printed.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub(crate) fn cli(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.command(POOL)?.args(arguments).output()?;
+        if !output.status.success() {
+            bail!("toolhost {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Stops everything and removes everything but the results. What should have been gone by itself is returned.
+    pub(crate) async fn stop(&mut self) -> Vec<String> {
+        let mut left: Vec<String> = self.stop_service().err().map(|error| error.to_string()).into_iter().collect();
+        left.extend(container::sweep(&self.installation));
+        for line in engine::loop_devices(&self.folder.display().to_string()) {
+            if let Some(device) = line.split_whitespace().next() {
+                let _ = Command::new("/sbin/losetup").args(["-d", device]).status();
+            }
+            left.push(format!("loop device {line}"));
+        }
+        left.extend(self.postgres.stop().await.err().map(|error| error.to_string()));
+        remove_data(&self.folder);
+        left
+    }
+
+    fn stop_service(&mut self) -> Result<()> {
+        let Some(mut running) = self.running.take() else { return Ok(()) };
+        running.process.signal(Signal::SIGTERM);
+        let status = running.process.wait()?;
+        ensure!(status.success(), "the service ended with {status}: {}", running.process.end_of_said());
+        Ok(())
+    }
+
+    fn command(&self, pool: usize) -> Result<Command> {
+        let mut command = Command::new(built("toolhost")?);
+        command.current_dir(&self.folder).env_remove("DATABASE_URL").env_remove("TOOLHOST_CONFIG");
+        let agent = match std::env::var("TOOLHOST_AGENT_PATH") {
+            Ok(path) => PathBuf::from(path),
+            Err(_) => self.folder.join("../toolhost-agent"),
+        };
+        // A tenant may have the whole machine; what else matters for speed is as it is by default.
         for (key, value) in [
-            ("policy.limits.sessions", "200"),
-            ("policy.limits.running_calls", "200"),
-            ("worker.slots", "200"),
-            ("sandbox.pool", &format!("[{{size = \"small\", count = {POOL}}}]")),
-            ("log.filter", "info"),
+            ("server.listen", "127.0.0.1:0".to_owned()),
+            ("metrics.listen", self.metrics_address.clone()),
+            ("database.url", self.postgres.url()),
+            ("keys.pepper", PEPPER.to_owned()),
+            ("stream_url.signing_key", SIGNING_KEY.to_owned()),
+            ("worker.installation", self.installation.clone()),
+            ("worker.host", "bench-host".to_owned()),
+            ("worker.end_sessions_at_exit", "true".to_owned()),
+            ("worker.drain_ms", "2000".to_owned()),
+            ("server.drain_ms", "2000".to_owned()),
+            ("sandbox.runtime_dir", self.sockets.path().join("run").display().to_string()),
+            ("sandbox.state_dir", self.folder.join("state").display().to_string()),
+            ("sandbox.agent_path", agent.display().to_string()),
+            ("sandbox.pool", format!("[{{size = \"small\", count = {pool}}}]")),
+            ("policy.limits.sessions", "200".to_owned()),
+            ("policy.limits.running_calls", "200".to_owned()),
+            ("log.format", "json".to_owned()),
         ] {
-            host.set(key, value);
+            command.env(format!("TOOLHOST_{}", key.to_uppercase().replace('.', "__")), value);
         }
-        let process = host.serve(&["--with-worker"])?;
-        let metrics = process.wait_for(|line| tests::host::address(line, "metrics are served"))?;
-        let client = host.tenant("bench")?.client;
-        Ok(Self { host, client, metrics })
-    }
-
-    /// A session that has run a command.
-    pub(crate) async fn warm_session(&self) -> Result<String> {
-        let session = self.client.session(json!({})).await?;
-        for _ in 0..5 {
-            self.call(&session).await?;
-        }
-        Ok(session)
-    }
-
-    /// POST to result of the command of all comparisons.
-    pub(crate) async fn call(&self, session: &str) -> Result<Duration> {
-        let body = json!({"tool": "bash", "arguments": {"command": COMMAND}, "wait_ms": 60_000});
-        let path = format!("/v1/sessions/{session}/calls");
-        let began = Instant::now();
-        let reply = self.client.post(&path, &body).await?;
-        let took = began.elapsed();
-        let call = reply.expect(200)?;
-        ensure!(call["result"]["structured"]["stdout"] == "hi\n", "{call:#}");
-        Ok(took)
-    }
-
-    pub(crate) async fn delete(&self, session: &str) -> Result<()> {
-        self.client.delete(&format!("/v1/sessions/{session}")).await.map(drop)
-    }
-
-    /// Waits until the pool is full and all ended sessions are gone.
-    pub(crate) async fn settled(&self) -> Result<()> {
-        tests::wait::until("the pool is full", || async {
-            let metrics = self.client.at(&self.metrics).get("/metrics").await?;
-            let text = String::from_utf8_lossy(&metrics.bytes).into_owned();
-            let ready: f64 = text
-                .lines()
-                .filter(|line| line.starts_with("toolhost_sandbox_pool"))
-                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-                .sum();
-            Ok(ready >= POOL as f64)
-        })
-        .await
-        .context("the pool does not fill")
-    }
-
-    /// A container of ours, for `docker exec`.
-    pub(crate) fn container(&self) -> Result<String> {
-        let all = tests::engine::containers(&self.host.installation)?;
-        all.first().cloned().context("there is a container")
+        Ok(command)
     }
 }
 
-/// The command of all comparisons.
-pub(crate) const COMMAND: &str = "echo hi";
+/// Removes everything of a run that is of no use after it.
+fn remove_data(folder: &Path) {
+    let postgres = folder.join("postgres");
+    if let Ok(elsewhere) = fs::read_link(&postgres) {
+        // The cluster moves out of folders that its user may not enter.
+        let _ = fs::remove_dir_all(&elsewhere);
+        let _ = fs::remove_file(&postgres);
+    } else {
+        let _ = fs::remove_dir_all(&postgres);
+    }
+    let _ = fs::remove_dir_all(folder.join("state"));
+}
 
-/// A session's body, for those who create many.
-pub(crate) fn small() -> Value {
-    json!({"size": "small"})
+/// Sandboxes that wait, by a page of metrics.
+fn pool_size(page: &str) -> usize {
+    let samples = page.lines().filter(|line| line.starts_with("toolhost_sandbox_pool{"));
+    samples.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
+}
+
+#[cfg(test)]
+mod pool_tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_is_the_sum_over_images_and_sizes() {
+        let page = "# HELP toolhost_sandbox_pool x\ntoolhost_sandbox_pool{image=\"a\",size=\"small\"} 3\n\
+                    toolhost_sandbox_pool{image=\"b\",size=\"small\"} 2\ntoolhost_sandbox_pools 9\n";
+        assert_eq!(pool_size(page), 5);
+    }
 }
