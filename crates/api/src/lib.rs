@@ -1,1 +1,23 @@
-//! Placeholder.
+//! HTTP and SSE over one service layer.
+//!
+//! Faces ([`http`]) know HTTP and call `service`; `service` knows the catalogue, policy and the store, and no HTTP; `wire` has the
+//! shapes that clients see. Nothing here knows containers or runs a tool.
+
+mod config;
+mod http;
+pub mod json;
+mod metrics;
+mod openapi;
+pub mod problem;
+mod serve;
+mod service;
+mod signature;
+mod sse;
+mod state;
+pub mod wire;
+
+pub use config::{ApiConfig, StreamConfig};
+pub use http::{PeerAddress, metrics_router, router};
+pub use openapi::openapi;
+pub use serve::serve;
+pub use state::{ApiError, ApiState, ReadinessCheck};

@@ -1,0 +1,273 @@
+//! Who may call which operation: a table made from the OpenAPI document at start, closed by default.
+//!
+//! # Design notes
+//!
+//! The document is the only place where a scope is declared (`security` of each operation), so what clients read is what is
+//! enforced. An operation without a declaration that is not on [`PUBLIC`] keeps the process from starting; a route that is not in the
+//! table is refused. The tenant's and the operator's world are two types, and no handler can take the wrong one by accident: the
+//! extractors [`Tenant`] and [`Operator`] find only what this layer put there.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use domain::{Code, OperatorContext, Scope, TenantContext};
+use serde_json::Value;
+use store::{AuditRow, Authenticated};
+
+use super::address::ClientAddress;
+use crate::problem::Problem;
+use crate::service::access::{self, Credential};
+use crate::state::{ApiError, ApiState};
+
+/// Operations that anybody may call.
+pub(crate) const PUBLIC: &[&str] =
+    &["GET /healthz", "GET /readyz", "GET /openapi.json", "GET /problems", "GET /problems/{code}"];
+
+/// What an operation asks of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing.
+    Public,
+    /// Any valid credential.
+    Anyone,
+    /// A scope.
+    Scope(Scope),
+    /// A scope, or a signed token for the object in the path.
+    ScopeOrToken(Scope),
+}
+
+/// What each operation asks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table {
+    operations: HashMap<(Method, String), Access>,
+}
+
+impl Table {
+    /// Reads the table from a document.
+    pub(crate) fn of(document: &Value) -> Result<Self, ApiError> {
+        let mut table = Self::default();
+        for (path, item) in document["paths"].as_object().into_iter().flatten() {
+            for (method, operation) in item.as_object().into_iter().flatten() {
+                let Ok(method) = Method::from_str(&method.to_ascii_uppercase()) else { continue };
+                let name = format!("{method} {path}");
+                let declared = declared(&operation["security"]);
+                let access = match declared {
+                    Some(access) => access,
+                    None if PUBLIC.contains(&name.as_str()) => Access::Public,
+                    None => return Err(ApiError::Undeclared { operation: name }),
+                };
+                table.operations.insert((method, path.clone()), access);
+            }
+        }
+        Ok(table)
+    }
+
+    pub(crate) fn get(&self, method: &Method, path: &str) -> Option<Access> {
+        let method = if method == Method::HEAD { Method::GET } else { method.clone() };
+        self.operations.get(&(method, path.to_owned())).copied()
+    }
+}
+
+fn declared(security: &Value) -> Option<Access> {
+    let requirements = security.as_array()?;
+    let scopes = requirements.iter().find_map(|requirement| requirement["bearer"].as_array())?;
+    let by_token = requirements.iter().any(|requirement| requirement.get("stream_token").is_some());
+    match scopes.as_slice() {
+        [] => Some(Access::Anyone),
+        [one] => {
+            let scope = one.as_str()?.parse().ok()?;
+            Some(if by_token { Access::ScopeOrToken(scope) } else { Access::Scope(scope) })
+        }
+        _ => None,
+    }
+}
+
+/// The layer: finds out who asks and whether they may, before anything of the request is read.
+pub(crate) async fn authorize(
+    State((state, table)): State<(ApiState, Arc<Table>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let access =
+        parts.extensions.get::<MatchedPath>().and_then(|path| table.get(&parts.method, path.as_str()));
+    let admitted = match access {
+        Some(Access::Public) => return next.run(Request::from_parts(parts, body)).await,
+        Some(access) => admit(&state, access, &parts).await,
+        None => Err(Problem::new(Code::InsufficientScope, "This operation is not open.")),
+    };
+    match admitted {
+        Ok((Authenticated::Tenant(context), credential)) => {
+            parts.extensions.insert(Tenant(context));
+            parts.extensions.insert(credential);
+        }
+        Ok((Authenticated::Operator(context), credential)) => {
+            parts.extensions.insert(Operator(context));
+            parts.extensions.insert(credential);
+        }
+        Err(problem) => return problem.into_response(),
+    }
+    next.run(Request::from_parts(parts, body)).await
+}
+
+async fn admit(
+    state: &ApiState,
+    access: Access,
+    parts: &Parts,
+) -> Result<(Authenticated, Credential), Problem> {
+    let address = parts.extensions.get::<ClientAddress>().map(|address| address.0);
+    let path = parts.uri.path();
+    let credential = match bearer(&parts.headers)? {
+        Some(key) => Credential::key(key, address),
+        None => match (access, token(parts)) {
+            (Access::ScopeOrToken(_), Some(token)) => Credential::token(token, address),
+            _ => return Err(access::unauthenticated()),
+        },
+    };
+    // A token is for one call: on the path of another it is none.
+    let bound = access::bound_call(state, &credential);
+    if bound.is_some_and(|call| !path.starts_with(&format!("/v1/calls/{call}/"))) {
+        return Err(access::unauthenticated());
+    }
+    let authenticated = access::authenticate(state, &credential).await?;
+    match access {
+        Access::Public | Access::Anyone => {}
+        Access::Scope(scope) | Access::ScopeOrToken(scope) => {
+            let operation = format!("{} {path}", parts.method);
+            require(state, &authenticated, scope, operation).await?;
+        }
+    }
+    Ok((authenticated, credential))
+}
+
+async fn require(
+    state: &ApiState,
+    authenticated: &Authenticated,
+    scope: Scope,
+    operation: String,
+) -> Result<(), Problem> {
+    let context = match authenticated {
+        Authenticated::Operator(_) if scope == Scope::Operator => return Ok(()),
+        Authenticated::Operator(_) => return Err(insufficient(scope)),
+        Authenticated::Tenant(context) if context.has(scope) && scope != Scope::Operator => return Ok(()),
+        Authenticated::Tenant(context) => context,
+    };
+    let row = AuditRow {
+        action: "scope.refuse",
+        target: Some(operation),
+        allowed: false,
+        reason: Some(format!("the credential lacks the scope {scope}")),
+        details: Value::Object(serde_json::Map::new()),
+    };
+    if let Err(error) = state.store.audit(context, row).await {
+        tracing::warn!(%error, "a refused scope could not be recorded");
+    }
+    Err(insufficient(scope))
+}
+
+fn insufficient(scope: Scope) -> Problem {
+    Problem::new(Code::InsufficientScope, format!("This operation needs the scope `{scope}`."))
+        .with("required_scope", scope.as_str())
+}
+
+/// The bearer token, if there is an `Authorization` at all.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    let token = value
+        .to_str()
+        .ok()
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim());
+    match (token, all.next()) {
+        (Some(token), None) if !token.is_empty() => Ok(Some(token)),
+        _ => Err(access::unauthenticated()),
+    }
+}
+
+fn token(parts: &Parts) -> Option<String> {
+    let query = parts.uri.query()?;
+    form_urlencoded::parse(query.as_bytes())
+        .find_map(|(name, value)| (name == "token").then(|| value.into_owned()))
+}
+
+/// The tenant that the request acts for.
+#[derive(Debug, Clone)]
+pub(crate) struct Tenant(pub(crate) TenantContext);
+
+/// The operator that the request acts for.
+#[derive(Debug, Clone)]
+pub(crate) struct Operator(pub(crate) OperatorContext);
+
+macro_rules! from_extensions {
+    ($($name:ident)*) => {$(
+        impl<S: Sync> FromRequestParts<S> for $name {
+            type Rejection = Problem;
+
+            async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+                parts.extensions.get::<Self>().cloned().ok_or_else(access::unauthenticated)
+            }
+        }
+    )*};
+}
+from_extensions! { Tenant Operator Credential }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_operation_without_a_scope_keeps_the_process_from_starting() {
+        let document = json!({"paths": {"/v1/x": {"get": {}}}});
+        assert!(
+            matches!(Table::of(&document), Err(ApiError::Undeclared { operation }) if operation == "GET /v1/x")
+        );
+        let document = json!({"paths": {"/v1/x": {"get": {"security": [{"bearer": ["no:such"]}]}}}});
+        assert!(Table::of(&document).is_err());
+    }
+
+    #[test]
+    fn the_table_says_what_the_document_says() {
+        let document = json!({"paths": {
+            "/healthz": {"get": {}},
+            "/v1/me": {"get": {"security": [{"bearer": []}]}},
+            "/v1/calls": {"post": {"security": [{"bearer": ["calls:write"]}]}},
+            "/v1/calls/{id}/events": {"get": {"security": [{"bearer": ["calls:read"]}, {"stream_token": []}]}},
+        }});
+        let table = Table::of(&document).expect("declared");
+        assert_eq!(table.get(&Method::HEAD, "/healthz"), Some(Access::Public));
+        assert_eq!(table.get(&Method::GET, "/v1/me"), Some(Access::Anyone));
+        assert_eq!(table.get(&Method::POST, "/v1/calls"), Some(Access::Scope(Scope::CallsWrite)));
+        assert_eq!(table.get(&Method::GET, "/v1/calls"), None);
+        assert_eq!(
+            table.get(&Method::GET, "/v1/calls/{id}/events"),
+            Some(Access::ScopeOrToken(Scope::CallsRead))
+        );
+    }
+
+    #[test]
+    fn only_one_bearer_is_a_bearer() {
+        let headers = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, value.parse().expect("a header"));
+            }
+            headers
+        };
+        assert_eq!(bearer(&headers(&[])), Ok(None));
+        assert_eq!(bearer(&headers(&["bearer  x"])), Ok(Some("x")));
+        for bad in [&["Basic x"][..], &["Bearer"], &["Bearer "], &["Bearer a", "Bearer b"]] {
+            assert!(bearer(&headers(bad)).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Several calls of a session in one request.
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use domain::{Code, SessionId, TenantContext, limits};
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use super::access::Tenant;
+use super::extract::{Id, IdempotencyKey, Input, Json, decode};
+use crate::json::Checks;
+use crate::problem::{FieldCode, Problem};
+use crate::service::calls::{self, Target};
+use crate::service::sessions;
+use crate::state::ApiState;
+use crate::wire::calls::{BatchItem, BatchOutcome, CallView, SubmitBatch, SubmitCall};
+
+impl Input for SubmitBatch {
+    fn check(&self, checks: &mut Checks) {
+        if self.calls.is_empty() {
+            checks.add("/calls", FieldCode::Invalid, "must have at least one call");
+        }
+        if self.calls.len() > limits::BATCH_CALLS {
+            let message = format!("must have at most {} calls", limits::BATCH_CALLS);
+            checks.add("/calls", FieldCode::LimitExceeded, message);
+        }
+    }
+}
+
+/// Submit several calls
+///
+/// Each is accepted or refused for itself, and they run in parallel. The request waits as long as the longest `wait_ms` says.
+#[utoipa::path(post, path = "/v1/sessions/{session_id}/calls/batch", tag = "calls", security(("bearer" = ["calls:write"])),
+    params(
+        ("session_id" = String, Path, description = "The session."),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key and body give the same calls."),
+    ),
+    request_body = SubmitBatch,
+    responses((status = 200, description = "What became of each call.", body = BatchOutcome)))]
+pub(crate) async fn submit_batch(
+    State(state): State<ApiState>,
+    Tenant(context): Tenant,
+    Id(session_id): Id<SessionId>,
+    key: IdempotencyKey,
+    body: Json<SubmitBatch>,
+) -> Result<impl IntoResponse, Problem> {
+    let session = sessions::get(&state, &context, session_id).await?;
+    if let Some(end) = &session.ended {
+        return Err(Problem::new(Code::SessionEnded, end.message.clone())
+            .with("session_end", serde_json::to_value(end).unwrap_or_default()));
+    }
+    let each = body.input.calls.iter().enumerate().map(|(index, request)| {
+        let (state, context, key) = (&state, &context, key.part(index));
+        async move {
+            match submit(state, context, session_id, index, request, &key).await {
+                Ok(call) => BatchItem { index, call: Some(call), error: None },
+                Err(problem) => BatchItem { index, call: None, error: Some(problem.members()) },
+            }
+        }
+    });
+    let data = join_all(each).await;
+    Ok(axum::Json(BatchOutcome { object: "batch", data }))
+}
+
+async fn submit(
+    state: &ApiState,
+    context: &TenantContext,
+    session_id: SessionId,
+    index: usize,
+    request: &Value,
+    key: &IdempotencyKey,
+) -> Result<CallView, Problem> {
+    let at = format!("/calls/{index}");
+    let call: SubmitCall = decode(request, &at)?;
+    let also = [("session_id", session_id.to_string())];
+    let idempotency = key.with("POST /v1/sessions/{session_id}/calls/batch", request, &also);
+    let wait_ms = call.wait_ms;
+    let submitted = calls::submit(state, context, Target::Session(session_id), call, idempotency)
+        .await
+        .map_err(|problem| problem.beneath(&at))?;
+    let submitted = calls::wait(state, context, submitted, wait_ms).await?;
+    Ok(CallView::new(submitted.call, submitted.place))
+}

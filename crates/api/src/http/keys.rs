@@ -1,0 +1,99 @@
+//! API keys over HTTP, for operators.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use domain::{KeyId, TenantId};
+use store::ApiKey;
+
+use super::access::Operator;
+use super::extract::{Id, IdempotencyKey, Ids, Input, Json, Params};
+use crate::json::Checks;
+use crate::problem::Problem;
+use crate::service::keys;
+use crate::state::ApiState;
+use crate::wire::keys::{CreateKey, CreatedKey, KeyView};
+use crate::wire::lists::List;
+
+impl Input for CreateKey {
+    fn check(&self, checks: &mut Checks) {
+        self.check(checks);
+    }
+}
+
+impl From<ApiKey> for KeyView {
+    fn from(key: ApiKey) -> Self {
+        Self {
+            id: key.id,
+            object: "api_key",
+            tenant_id: key.tenant_id,
+            name: key.name,
+            scopes: key.scopes,
+            policy: key.policy,
+            created_at: key.created_at.into(),
+            expires_at: key.expires_at.map(Into::into),
+            revoked_at: key.revoked_at.map(Into::into),
+            last_used_at: key.last_used_at.map(Into::into),
+        }
+    }
+}
+
+/// Make an API key
+///
+/// The key itself is in this answer and never again.
+#[utoipa::path(post, path = "/v1/admin/tenants/{tenant_id}/keys", tag = "admin", security(("bearer" = ["operator"])),
+    params(("tenant_id" = String, Path, description = "The tenant.")),
+    request_body = CreateKey,
+    responses((status = 201, description = "The key.", body = CreatedKey)))]
+pub(crate) async fn create_key(
+    State(state): State<ApiState>,
+    Operator(operator): Operator,
+    Id(tenant_id): Id<TenantId>,
+    key: IdempotencyKey,
+    body: Json<CreateKey>,
+) -> Result<impl IntoResponse, Problem> {
+    key.refuse("a key's secret is shown once and cannot be shown again; revoke what an answer that was lost has made")?;
+    let (about, plain) = keys::create(&state, &operator, tenant_id, body.input).await?;
+    let created = CreatedKey { key: plain.reveal().to_owned(), about: about.into() };
+    Ok((StatusCode::CREATED, axum::Json(created)))
+}
+
+/// List API keys
+///
+/// Of a tenant, newest first, revoked ones included.
+#[utoipa::path(get, path = "/v1/admin/tenants/{tenant_id}/keys", tag = "admin", security(("bearer" = ["operator"])),
+    params(
+        ("tenant_id" = String, Path, description = "The tenant."),
+        ("limit" = Option<u32>, Query, description = "Items of the page, 1 to 100; 20 when left out."),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before."),
+    ),
+    responses((status = 200, description = "A page of keys.", body = List<KeyView>)))]
+pub(crate) async fn list_keys(
+    State(state): State<ApiState>,
+    Operator(operator): Operator,
+    Id(tenant_id): Id<TenantId>,
+    mut params: Params,
+) -> Result<impl IntoResponse, Problem> {
+    let page = params.page(&state, "keys", Some(tenant_id))?;
+    params.finish()?;
+    let listed = keys::list(&state, &operator, tenant_id, page).await?;
+    let next = listed.next.map(|after| state.signer.cursor("keys", Some(tenant_id), after));
+    Ok(axum::Json(List::new(listed.items.into_iter().map(KeyView::from).collect(), next)))
+}
+
+/// Revoke an API key
+///
+/// Every process refuses it within seconds, and streams that it opened are closed. Revoking twice is no error.
+#[utoipa::path(delete, path = "/v1/admin/tenants/{tenant_id}/keys/{key_id}", tag = "admin", security(("bearer" = ["operator"])),
+    params(
+        ("tenant_id" = String, Path, description = "The tenant."),
+        ("key_id" = String, Path, description = "The key."),
+    ),
+    responses((status = 200, description = "The key as it is now.", body = KeyView)))]
+pub(crate) async fn revoke_key(
+    State(state): State<ApiState>,
+    Operator(operator): Operator,
+    Ids(tenant_id, id): Ids<TenantId, KeyId>,
+) -> Result<impl IntoResponse, Problem> {
+    Ok(axum::Json(KeyView::from(keys::revoke(&state, &operator, tenant_id, id).await?)))
+}

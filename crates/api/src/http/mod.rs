@@ -1,0 +1,135 @@
+//! The HTTP face: routes, layers and extractors over the service layer.
+//!
+//! # Design notes
+//!
+//! Layers from the outside in: observe (id, span, metrics, problems) → catch panics → bounds (requests at a time, time per request) →
+//! authorize → handler. The longest wait that a request may ask for is part of its time; streams are not touched by it, since their head
+//! is answered at once.
+
+mod accept;
+mod access;
+mod address;
+mod batches;
+mod calls;
+mod events;
+mod extract;
+mod health;
+mod keys;
+mod me;
+mod observe;
+mod output;
+mod policies;
+mod problems;
+mod ranges;
+mod respond;
+mod sessions;
+mod shells;
+mod stream_urls;
+mod tenants;
+mod tools;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use domain::{Code, limits};
+use tokio::sync::Semaphore;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub use address::PeerAddress;
+
+use crate::problem::Problem;
+use crate::state::{ApiError, ApiState};
+
+/// All operations, with their part of the document.
+pub(crate) fn operations() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::with_openapi(crate::openapi::base())
+        .routes(routes!(me::get_me))
+        .routes(routes!(sessions::create_session, sessions::list_sessions))
+        .routes(routes!(sessions::get_session, sessions::patch_session, sessions::delete_session))
+        .routes(routes!(sessions::reset_session))
+        .routes(routes!(calls::submit_call, calls::list_session_calls))
+        .routes(routes!(batches::submit_batch))
+        .routes(routes!(calls::submit_one_shot_call, calls::list_calls))
+        .routes(routes!(calls::get_call))
+        .routes(routes!(calls::cancel_call))
+        .routes(routes!(events::get_events))
+        .routes(routes!(output::get_output))
+        .routes(routes!(stream_urls::create_stream_url))
+        .routes(routes!(shells::list_shells))
+        .routes(routes!(shells::get_shell))
+        .routes(routes!(shells::get_shell_output))
+        .routes(routes!(tools::list_tools))
+        .routes(routes!(tools::get_tool))
+        .routes(routes!(tools::list_toolkits))
+        .routes(routes!(policies::explain_policy))
+        .routes(routes!(tenants::create_tenant, tenants::list_tenants))
+        .routes(routes!(tenants::get_tenant, tenants::patch_tenant))
+        .routes(routes!(keys::create_key, keys::list_keys))
+        .routes(routes!(keys::revoke_key))
+        .routes(routes!(health::get_health))
+        .routes(routes!(health::get_readiness))
+        .routes(routes!(document))
+        .routes(routes!(problems::list_problems))
+        .routes(routes!(problems::get_problem))
+}
+
+/// The API as a router.
+///
+/// # Errors
+/// When an operation declares no scope and is not public.
+pub fn router(state: ApiState) -> Result<Router, ApiError> {
+    let written = serde_json::from_slice(&state.document).unwrap_or_default();
+    let table = Arc::new(access::Table::of(&written)?);
+    let bounds = observe::Bounds {
+        requests: Arc::new(Semaphore::new(state.config.requests.min(Semaphore::MAX_PERMITS))),
+        longest: state.config.answer_timeout
+            + state.config.body_timeout
+            + Duration::from_millis(limits::WAIT_MS),
+    };
+    let (router, _) = operations().split_for_parts();
+    Ok(router
+        .route_layer(from_fn_with_state((state.clone(), table), access::authorize))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(no_method)
+        .layer(from_fn_with_state(bounds, observe::bound))
+        .layer(CatchPanicLayer::custom(observe::panicked))
+        .layer(from_fn_with_state(state.clone(), observe::observe))
+        .with_state(state))
+}
+
+async fn nowhere() -> Problem {
+    Problem::new(Code::NotFound, "There is nothing at this path.")
+}
+
+async fn no_method() -> Problem {
+    Problem::new(Code::MethodNotAllowed, "This path has no such method; `Allow` lists those that it has.")
+}
+
+/// This document
+#[utoipa::path(get, path = "/openapi.json", tag = "operation",
+    responses((status = 200, description = "OpenAPI 3.1.", content_type = "application/json", body = Object)))]
+async fn document(State(state): State<ApiState>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], state.document.clone())
+}
+
+/// Prometheus metrics, for a listener of their own.
+pub fn metrics_router(registry: prometheus::Registry) -> Router {
+    Router::new().route("/metrics", get(async move || metrics(&registry)))
+}
+
+fn metrics(registry: &prometheus::Registry) -> Response {
+    let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
+    match text {
+        Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => Problem::internal("metrics", &error).into_response(),
+    }
+}

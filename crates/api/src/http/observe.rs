@@ -1,0 +1,94 @@
+//! The outermost layer: every request gets an id, a span and a place in the metrics; every refusal becomes a problem.
+//!
+//! Spans name routes and ids, never queries, arguments or outputs.
+
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use domain::{Code, RequestId};
+use tracing::Instrument;
+use uuid::Uuid;
+
+use super::address::{PeerAddress, client_address};
+use super::respond::finish;
+use crate::metrics::Counted;
+use crate::problem::Problem;
+use crate::state::ApiState;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Watches over one request.
+pub(crate) async fn observe(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
+    let request_id = RequestId::from_uuid(Uuid::now_v7());
+    let started = Instant::now();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
+    if let Some(peer) = request.extensions().get::<PeerAddress>() {
+        let address = client_address(peer.0, request.headers(), &state.config.trusted_proxies);
+        request.extensions_mut().insert(address);
+    }
+    let span = tracing::info_span!("request", %request_id, %method, route, path);
+    let _counted = Counted::up(&state.metrics.in_flight);
+    let response = next.run(request).instrument(span.clone()).await;
+    let mut response = finish(response, &method, &path, request_id);
+    let headers = response.headers_mut();
+    headers.extend(HeaderValue::try_from(request_id.to_string()).ok().map(|id| (REQUEST_ID, id)));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    let status = response.status();
+    span.in_scope(|| tracing::info!(status = status.as_u16(), elapsed = ?started.elapsed(), "answered"));
+    let method = known(&method);
+    let class = format!("{}xx", status.as_u16() / 100);
+    state.metrics.requests.with_label_values(&[route.as_str(), method, class.as_str()]).inc();
+    state
+        .metrics
+        .duration
+        .with_label_values(&[route.as_str(), method])
+        .observe(started.elapsed().as_secs_f64());
+    response
+}
+
+/// A method as a label: an extension method is whatever a client likes.
+fn known(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        _ => "other",
+    }
+}
+
+/// A panic is a bug: its text goes to the log.
+pub(crate) fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic without text");
+    Problem::internal("request handler", &text).into_response()
+}
+
+/// Refuses what is beyond the cap on requests, and what takes too long.
+pub(crate) async fn bound(State(bounds): State<Bounds>, request: Request, next: Next) -> Response {
+    let Ok(_permit) = bounds.requests.try_acquire() else {
+        let problem = Problem::new(Code::Capacity, "This process handles as many requests as it takes.");
+        return problem.into_response();
+    };
+    match tokio::time::timeout(bounds.longest, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::new(Code::RequestTimeout, "The request took too long.").into_response(),
+    }
+}
+
+/// Bounds of all requests together and of each.
+#[derive(Clone)]
+pub(crate) struct Bounds {
+    pub(crate) requests: std::sync::Arc<tokio::sync::Semaphore>,
+    pub(crate) longest: std::time::Duration,
+}

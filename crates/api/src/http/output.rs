@@ -1,0 +1,132 @@
+//! A call's output over HTTP: bytes, whole or by range.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use domain::{CallId, Code, StreamName, TenantContext};
+use futures_util::stream;
+
+use super::access::Tenant;
+use super::extract::{Id, Params};
+use super::ranges::{Wanted, wanted};
+use crate::problem::Problem;
+use crate::service::output::{STRETCH_BYTES, stretch};
+use crate::state::ApiState;
+
+/// Bytes that a ranged answer has at most; a client asks again for the rest.
+const RANGE_BYTES: u64 = 4 * STRETCH_BYTES;
+
+/// Read a call's output
+///
+/// All of one stream as bytes, as far as it has been written, or a range of it (at most 4 MiB at a time). Where bytes were dropped from
+/// the middle of a very long output, the whole leaves them out, and a range ends before them; `result.truncated.dropped_bytes` of the call says how many.
+#[utoipa::path(get, path = "/v1/calls/{call_id}/output", tag = "calls", security(("bearer" = ["calls:read"])),
+    params(
+        ("call_id" = String, Path, description = "The call."),
+        ("stream" = Option<String>, Query, description = "`stdout` (when left out) or `stderr`."),
+        ("Range" = Option<String>, Header, description = "One range of bytes."),
+    ),
+    responses(
+        (status = 200, description = "All of it.", body = String, content_type = "application/octet-stream",
+            headers(("Accept-Ranges" = String, description = "`bytes`"))),
+        (status = 206, description = "The range.", body = String, content_type = "application/octet-stream",
+            headers(("Content-Range" = String, description = "Which bytes of how many.")))))]
+pub(crate) async fn get_output(
+    State(state): State<ApiState>,
+    Tenant(context): Tenant,
+    Id(id): Id<CallId>,
+    mut params: Params,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let stream = match params.take("stream")?.as_deref() {
+        None | Some("stdout") => StreamName::Stdout,
+        Some("stderr") => StreamName::Stderr,
+        Some(_) => return Err(Problem::query("stream", "must be stdout or stderr")),
+    };
+    params.finish()?;
+    state.store.get_call(&context, id).await?;
+    let reader = Reader { state, context, id, stream };
+    let mut response = match wanted(&headers) {
+        Wanted::Everything => reader.everything().await?,
+        Wanted::From(from, to) => reader.part(from, to).await?,
+        Wanted::Last(bytes) => {
+            let total = reader.total().await?;
+            reader.part(if bytes == 0 { total } else { total.saturating_sub(bytes) }, None).await?
+        }
+    };
+    response.headers_mut().insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    Ok(response)
+}
+
+struct Reader {
+    state: ApiState,
+    context: TenantContext,
+    id: CallId,
+    stream: StreamName,
+}
+
+impl Reader {
+    async fn read(&self, from: u64, to: u64) -> Result<crate::service::output::Stretch, Problem> {
+        stretch(&self.state, &self.context, self.id, self.stream, from, to).await
+    }
+
+    async fn total(&self) -> Result<u64, Problem> {
+        Ok(self.read(0, 0).await?.total_bytes)
+    }
+
+    async fn part(self, from: u64, to: Option<u64>) -> Result<Response, Problem> {
+        let end = to.map_or(u64::MAX, |to| to.saturating_add(1)).min(from.saturating_add(RANGE_BYTES));
+        let found = self.read(from, end).await?;
+        let total = found.total_bytes;
+        if from >= total || found.from != from || found.bytes.is_empty() {
+            let detail = match (from >= total, found.bytes.is_empty()) {
+                (true, _) => format!("The stream has {total} bytes so far."),
+                (false, true) => "These bytes were dropped from the middle of the output.".to_owned(),
+                (false, false) => format!("The bytes before {} were dropped.", found.from),
+            };
+            let problem = Problem::new(Code::RangeNotSatisfiable, detail).with("total_bytes", total);
+            let mut response = problem.into_response();
+            set(&mut response, CONTENT_RANGE, format!("bytes */{total}"));
+            return Ok(response);
+        }
+        let last = from + found.bytes.len() as u64 - 1;
+        let mut response = (StatusCode::PARTIAL_CONTENT, found.bytes).into_response();
+        response.headers_mut().insert(CONTENT_TYPE, OCTETS);
+        set(&mut response, CONTENT_RANGE, format!("bytes {from}-{last}/{total}"));
+        Ok(response)
+    }
+
+    async fn everything(self) -> Result<Response, Problem> {
+        let first = self.read(0, STRETCH_BYTES).await?;
+        let total = first.total_bytes;
+        if first.from == 0 && first.bytes.len() as u64 == total {
+            return Ok(([(CONTENT_TYPE, OCTETS)], first.bytes).into_response());
+        }
+        let walk = stream::try_unfold((self, 0), move |(reader, from)| reader.step(from, total));
+        Ok(([(CONTENT_TYPE, OCTETS)], Body::from_stream(walk)).into_response())
+    }
+
+    /// The next kept bytes, over whatever was dropped before them.
+    async fn step(self, from: u64, total: u64) -> Result<Option<(Bytes, (Self, u64))>, std::io::Error> {
+        let mut from = from;
+        while from < total {
+            let to = total.min(from + STRETCH_BYTES);
+            let found = self.read(from, to).await.map_err(|problem| std::io::Error::other(problem.detail))?;
+            if !found.bytes.is_empty() {
+                let next = found.from + found.bytes.len() as u64;
+                return Ok(Some((found.bytes, (self, next))));
+            }
+            from = to;
+        }
+        Ok(None)
+    }
+}
+
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+fn set(response: &mut Response, name: HeaderName, value: String) {
+    response.headers_mut().extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
+}

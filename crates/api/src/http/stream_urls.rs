@@ -1,0 +1,53 @@
+//! Signed URLs for readers that cannot send headers.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use chrono::Duration;
+use domain::{CallId, limits};
+
+use super::access::Tenant;
+use super::extract::{Id, IdempotencyKey, Input, Json};
+use crate::json::Checks;
+use crate::problem::Problem;
+use crate::service::access::unauthenticated;
+use crate::signature::StreamToken;
+use crate::state::ApiState;
+use crate::wire::calls::{CreateStreamUrl, StreamUrl};
+
+impl Input for CreateStreamUrl {
+    const OPTIONAL: bool = true;
+
+    fn check(&self, checks: &mut Checks) {
+        checks.range("/expires_in_s", self.expires_in_s, 1..=limits::STREAM_URL_S);
+    }
+}
+
+/// Make a signed stream URL
+///
+/// For `EventSource`, which cannot send headers: whoever has the URL can follow this call's events until it expires, or until the
+/// key that made it is revoked, and nothing else.
+#[utoipa::path(post, path = "/v1/calls/{call_id}/stream_url", tag = "calls", security(("bearer" = ["calls:read"])),
+    params(("call_id" = String, Path, description = "The call.")),
+    request_body(content = CreateStreamUrl, description = "Nothing, or how long it is to live."),
+    responses((status = 201, description = "The URL.", body = StreamUrl)))]
+pub(crate) async fn create_stream_url(
+    State(state): State<ApiState>,
+    Tenant(context): Tenant,
+    Id(call_id): Id<CallId>,
+    key: IdempotencyKey,
+    body: Json<CreateStreamUrl>,
+) -> Result<impl IntoResponse, Problem> {
+    key.refuse("each URL is its own, and making another does no harm")?;
+    state.store.get_call(&context, call_id).await?;
+    let seconds = body.input.expires_in_s.unwrap_or(limits::STREAM_URL_S_DEFAULT);
+    let token = StreamToken {
+        tenant_id: context.tenant_id(),
+        key_id: context.principal().key_id.ok_or_else(unauthenticated)?,
+        call_id,
+        expires_at: state.store.clock().now() + Duration::seconds(i64::from(seconds)),
+    };
+    let url = format!("/v1/calls/{call_id}/events?token={}", state.signer.stream_token(&token));
+    let created = StreamUrl { object: "stream_url", call_id, url, expires_at: token.expires_at.into() };
+    Ok((StatusCode::CREATED, axum::Json(created)))
+}

@@ -1,0 +1,298 @@
+//! Calls. [`submit`] is the only way to start one, whatever the face.
+//!
+//! # Design notes
+//!
+//! Between the commit of a call as `starting` and the moment when the worker in this process has it, nothing may be dropped: a client
+//! that disconnects would leave a call that nobody runs until its lease is over. So admission runs in a task of its own, which the
+//! request only waits for.
+
+use std::time::Duration;
+
+use domain::policy::{Decision, EffectiveLimits, Question, evaluate};
+use domain::{
+    Call, CallEnded, CallError, CallId, CallStatus, Code, EndReason, Event, EventBody, QueuePlace, SessionId,
+    TenantContext, limits,
+};
+use serde_json::json;
+use store::{
+    Admission, AdmitSession, Admitted, CallChange, CallDecision, CallFilter, CallWatch, Idempotency, Listed,
+    NewCall, Page,
+};
+use tokio::time::{Instant, timeout_at};
+
+use super::sessions::Replay;
+use super::{policies, refusal, sessions, tools as catalogue};
+use crate::problem::{FieldCode, Problem};
+use crate::state::ApiState;
+use crate::wire::calls::SubmitCall;
+use crate::wire::sessions::CreateSession;
+
+/// Where a call is to run.
+pub(crate) enum Target {
+    /// In a session that exists.
+    Session(SessionId),
+    /// In one made for it alone.
+    OneShot(Box<CreateSession>),
+}
+
+/// A call that was taken on, and how to hear of it.
+pub(crate) struct Submitted {
+    pub(crate) call: Call,
+    pub(crate) place: Option<QueuePlace>,
+    pub(crate) replay: Replay,
+    pub(crate) watch: CallWatch,
+}
+
+/// Takes a call on: catalogue, policy, a slot if one is free, and the row. Denied by policy is a call too.
+pub(crate) async fn submit(
+    state: &ApiState,
+    context: &TenantContext,
+    target: Target,
+    request: SubmitCall,
+    idempotency: Option<Idempotency>,
+) -> Result<Submitted, Problem> {
+    let admission = plan(state, context, target, request, idempotency).await?;
+    let task = tokio::spawn(admit(state.clone(), admission));
+    task.await.unwrap_or_else(|panic| Err(Problem::internal("submit", &panic)))
+}
+
+async fn plan(
+    state: &ApiState,
+    context: &TenantContext,
+    target: Target,
+    request: SubmitCall,
+    idempotency: Option<Idempotency>,
+) -> Result<Admission, Problem> {
+    let (session, session_policy) = match target {
+        Target::Session(id) => {
+            let policy = sessions::policy(state, context, id).await?;
+            (AdmitSession::Existing(id), policy)
+        }
+        Target::OneShot(request) => {
+            let (new, _) = sessions::plan(state, context, *request, "/session")?;
+            let policy = new.policy.clone().map(std::sync::Arc::new);
+            (AdmitSession::OneShot(Box::new(new)), policy)
+        }
+    };
+    let (call, decision) = decide(state, context, session_policy.as_deref(), request)?;
+    let limits = decision.limits.clone();
+    Ok(Admission {
+        context: context.clone(),
+        session,
+        call,
+        decision: as_decision(decision),
+        reservation: None,
+        limits,
+        idempotency,
+    })
+}
+
+/// What policy says of a call, and the call as it would be admitted.
+fn decide(
+    state: &ApiState,
+    context: &TenantContext,
+    session: Option<&domain::policy::Policy>,
+    request: SubmitCall,
+) -> Result<(NewCall, Decision), Problem> {
+    let admitted = catalogue::admit(state, &request.tool, request.arguments)?;
+    if let Some(version) = request.version.filter(|version| version != admitted.version) {
+        let shown: String = version.chars().filter(|c| !c.is_control()).collect();
+        let message = format!("`{}` has version {}, not {shown}", admitted.tool, admitted.version);
+        return Err(Problem::new(Code::InvalidArguments, format!("{message}.")).field(
+            "/version",
+            FieldCode::Invalid,
+            message,
+        ));
+    }
+    let layers = policies::layers(state, context, session);
+    let decision = evaluate(&layers, Question { tool: admitted.tool, toolkit: admitted.toolkit });
+    let timeout_ms = timeout(&admitted, request.timeout_ms, &decision.limits)?;
+    let call = NewCall {
+        tool: admitted.tool.to_owned(),
+        requested_tool: admitted.requested_tool,
+        version: admitted.version.to_owned(),
+        effect: admitted.effect,
+        arguments: admitted.arguments,
+        description: request.description.or(admitted.description),
+        timeout_ms,
+        output_budget_bytes: request.output_budget_bytes.unwrap_or(limits::OUTPUT_BUDGET_BYTES_DEFAULT),
+        after_call_id: request.after,
+        parent_call_id: None,
+        metadata: request.metadata,
+    };
+    Ok((call, decision))
+}
+
+/// The call's timeout: what was asked, if tool and policy allow it; else the tool's own, within policy.
+fn timeout(admitted: &tools::Admitted, field: Option<u64>, policy: &EffectiveLimits) -> Result<u64, Problem> {
+    let most = admitted.max_timeout_ms.min(policy.timeout_ms);
+    let refuse = |pointer: &str, code, field_code, message: String| {
+        Err(Problem::new(code, format!("`{pointer}`: {message}.")).field(pointer, field_code, message))
+    };
+    if let Some(asked) = field.filter(|asked| *asked > most) {
+        let message = format!("must be at most {most} (asked for {asked})");
+        return refuse("/timeout_ms", Code::LimitExceeded, FieldCode::LimitExceeded, message);
+    }
+    match admitted.timeout(field) {
+        Err(problem) => refuse(&problem.pointer, Code::InvalidArguments, FieldCode::Invalid, problem.message),
+        Ok(timeout_ms) if timeout_ms > most && admitted.timeout_ms.is_some() => {
+            let message = format!("the timeout must be at most {most} ms (asked for {timeout_ms})");
+            refuse("/arguments", Code::LimitExceeded, FieldCode::LimitExceeded, message)
+        }
+        Ok(timeout_ms) => Ok(timeout_ms.min(most)),
+    }
+}
+
+fn as_decision(decision: Decision) -> CallDecision {
+    if decision.allowed {
+        return CallDecision::Allowed;
+    }
+    let rule = json!({"layer": decision.layer, "rule": decision.rule});
+    CallDecision::Denied {
+        error: CallError::new(Code::PolicyDenied, decision.explanation)
+            .hint("Use another tool, or ask whoever sets the policy. GET /v1/tools lists what is allowed.")
+            .details(rule.clone()),
+        ended: CallEnded { reason: EndReason::Denied, evidence: rule, hint: None },
+    }
+}
+
+/// From a free slot to a running or queued call. Must run to its end.
+async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, Problem> {
+    let tenant_id = admission.context.tenant_id();
+    let reservation = match (&admission.session, &admission.decision, admission.call.after_call_id) {
+        (AdmitSession::Existing(id), CallDecision::Allowed, None) => state.dispatch.reserve(tenant_id, *id),
+        _ => None,
+    };
+    admission.reservation = reservation.as_ref().map(|reservation| reservation.worker_id);
+    let admitted = state.store.admit(admission).await?;
+    let submitted = |call: Call, place, replay| {
+        let watch = state.store.bus().subscribe_call(call.id);
+        Submitted { call, place, replay, watch }
+    };
+    match admitted {
+        Admitted::Started(call) => {
+            let submitted = submitted(call.clone(), None, Replay::First);
+            match reservation {
+                Some(reservation) => state.dispatch.start(reservation, call),
+                None => return Err(Problem::internal("submit", &"a call was started without a reservation")),
+            }
+            Ok(submitted)
+        }
+        Admitted::Queued(call, place) => {
+            drop(reservation);
+            state.dispatch.session_changed(call.session_id);
+            state.dispatch.queued(call.session_id);
+            Ok(submitted(call, Some(place), Replay::First))
+        }
+        Admitted::Denied(call) => Ok(submitted(call, None, Replay::First)),
+        Admitted::Duplicate(call) => Ok(submitted(call, None, Replay::Again)),
+        Admitted::Mismatch { fields } => Err(refusal::idempotency_mismatch(fields)),
+        Admitted::SessionNotFound => Err(Problem::not_found()),
+        Admitted::SessionEnded(end) => Err(refusal::session_ended(&end)),
+        Admitted::AfterNotFound => {
+            let message = "names no call of this tenant";
+            Err(Problem::new(Code::InvalidArguments, format!("`/after` {message}.")).field(
+                "/after",
+                FieldCode::Invalid,
+                message,
+            ))
+        }
+        Admitted::QueueFull { limit, retry_after_ms } => {
+            let detail = format!("{limit} calls of the tenant wait already, as many as may.");
+            Err(Problem::new(Code::QueueFull, detail).retry_after_ms(retry_after_ms).with("limit", limit))
+        }
+        Admitted::SessionQuotaExceeded { limit, in_use } => Err(refusal::session_quota(limit, in_use)),
+    }
+}
+
+/// Waits for a call's end, at most so long, and returns it as it is then. Dropping the wait does nothing to the call.
+pub(crate) async fn wait(
+    state: &ApiState,
+    context: &TenantContext,
+    submitted: Submitted,
+    wait_ms: u64,
+) -> Result<Submitted, Problem> {
+    let mut submitted = submitted;
+    let deadline = Instant::now() + Duration::from_millis(wait_ms);
+    let mut look = submitted.replay == Replay::Again || submitted.call.status == CallStatus::Queued;
+    while wait_ms > 0 && !submitted.call.status.is_terminal() {
+        if std::mem::take(&mut look) {
+            submitted.call = state.store.get_call(context, submitted.call.id).await?;
+            continue;
+        }
+        let now = Instant::now();
+        if now >= deadline || state.shutdown.is_cancelled() {
+            break;
+        }
+        let poll_at = deadline.min(now + Duration::from_millis(limits::POLL_MS));
+        look = match timeout_at(poll_at, submitted.watch.changed()).await {
+            Ok(CallChange::Events(events)) => !events.iter().all(|event| advance(&mut submitted.call, event)),
+            Ok(CallChange::Wake) | Err(_) => true,
+        };
+    }
+    Ok(submitted)
+}
+
+/// Takes an event into a call that is known up to the event before. False when something is missing in between.
+fn advance(call: &mut Call, event: &Event) -> bool {
+    if event.seq <= call.last_seq {
+        return true;
+    }
+    if event.seq != call.last_seq + 1 {
+        return false;
+    }
+    call.last_seq = event.seq;
+    match &event.body {
+        EventBody::Started { attempt } => {
+            call.status = CallStatus::Running;
+            call.attempt = *attempt;
+            call.started_at.get_or_insert(event.at);
+        }
+        EventBody::Ended { status, result, error, ended, usage } => {
+            call.status = *status;
+            call.result.clone_from(result);
+            call.error.clone_from(error);
+            call.ended = Some(ended.clone());
+            call.usage = usage.clone();
+            call.ended_at = Some(event.at);
+        }
+        EventBody::Queued { .. }
+        | EventBody::Output(_)
+        | EventBody::Progress { .. }
+        | EventBody::ShellStarted { .. } => {}
+    }
+    true
+}
+
+/// One call, with its place in the queue while it waits.
+pub(crate) async fn get(
+    state: &ApiState,
+    context: &TenantContext,
+    id: CallId,
+) -> Result<(Call, Option<QueuePlace>), Problem> {
+    let call = state.store.get_call(context, id).await?;
+    let place = match call.status {
+        CallStatus::Queued => state.store.queue_place(context, id).await?,
+        _ => None,
+    };
+    Ok((call, place))
+}
+
+/// Calls, newest first.
+pub(crate) async fn list(
+    state: &ApiState,
+    context: &TenantContext,
+    filter: &CallFilter,
+    page: Page,
+) -> Result<Listed<Call>, Problem> {
+    Ok(state.store.list_calls(context, filter, page).await?)
+}
+
+/// Asks for a call's end.
+pub(crate) async fn cancel(state: &ApiState, context: &TenantContext, id: CallId) -> Result<Call, Problem> {
+    let call = state.store.request_cancel(context, id).await?;
+    if !call.status.is_terminal() {
+        state.dispatch.cancelled(id);
+    }
+    Ok(call)
+}

@@ -1,0 +1,14 @@
+//! What can be asked of the service, whatever the face. Knows no HTTP: requests come as types, refusals go as [`crate::problem::Problem`].
+
+pub(crate) mod access;
+pub(crate) mod calls;
+pub(crate) mod events;
+pub(crate) mod keys;
+pub(crate) mod output;
+pub(crate) mod policies;
+pub(crate) mod sessions;
+pub(crate) mod shells;
+pub(crate) mod tenants;
+pub(crate) mod tools;
+
+mod refusal;

@@ -1,0 +1,68 @@
+//! What the store says, as problems.
+
+use domain::{Code, SessionEnd};
+use store::StoreError;
+
+use crate::problem::{FieldCode, Problem};
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable { operation, ref source } => {
+                tracing::warn!(
+                    operation,
+                    source = source.as_ref().map(tracing::field::display),
+                    "the database does not answer"
+                );
+                Self::new(Code::DatabaseUnavailable, "The database does not answer at the moment. Try again.")
+            }
+            StoreError::NotFound { .. } => Self::not_found(),
+            StoreError::Conflict { message, .. } => {
+                Self::new(Code::Conflict, format!("{}.", capital(message)))
+            }
+            StoreError::Stale { .. } => {
+                Self::new(Code::Conflict, "The object changed meanwhile. Read it again and decide anew.")
+            }
+            StoreError::Unstorable { field, .. } => Self::new(
+                Code::MalformedJson,
+                "Text must not contain NUL (U+0000).",
+            )
+            .field(format!("/{field}"), FieldCode::Invalid, "must not contain NUL (U+0000)"),
+            StoreError::Internal { operation, ref source } => Self::internal(operation, source),
+        }
+    }
+}
+
+/// The session is over: the problem carries its typed end.
+pub(crate) fn session_ended(end: &SessionEnd) -> Problem {
+    let end_as_json = serde_json::to_value(end).unwrap_or_default();
+    Problem::new(Code::SessionEnded, end.message.clone()).with("session_end", end_as_json)
+}
+
+/// The idempotency key was used for another request.
+pub(crate) fn idempotency_mismatch(fields: Vec<String>) -> Problem {
+    let detail =
+        "This Idempotency-Key was used for a request with other values. Use a fresh key for a new request.";
+    fields.into_iter().fold(Problem::new(Code::IdempotencyMismatch, detail), |problem, field| {
+        problem.field(
+            format!("/{}", crate::json::escape(&field)),
+            FieldCode::Differs,
+            "differs from the first request",
+        )
+    })
+}
+
+/// The tenant has as many sessions as it may.
+pub(crate) fn session_quota(limit: u32, in_use: u32) -> Problem {
+    let detail = format!("{in_use} of {limit} sessions are open. End one, or wait until one ends.");
+    Problem::new(Code::QuotaExceeded, detail)
+        .retry_after_ms(5_000)
+        .with("quota", "sessions")
+        .with("limit", limit)
+        .with("in_use", in_use)
+}
+
+fn capital(sentence: &str) -> String {
+    let mut chars = sentence.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}

@@ -1,0 +1,77 @@
+//! The catalogue: what there is, and whether a call's tool and arguments are acceptable.
+
+use domain::policy::{Question, evaluate};
+use domain::{Code, TenantContext};
+use serde_json::{Map, Value};
+use tools::{AdmitError, Admitted, Descriptor, Filter};
+
+use super::policies;
+use crate::problem::{FieldCode, FieldError, Problem};
+use crate::state::ApiState;
+
+/// Tools that the caller's policies allow, by filter.
+pub(crate) fn list<'a>(state: &'a ApiState, context: &TenantContext, filter: &Filter) -> Vec<&'a Descriptor> {
+    let layers = policies::layers(state, context, None);
+    let allowed =
+        |tool: &&Descriptor| evaluate(&layers, Question { tool: tool.name, toolkit: tool.toolkit }).allowed;
+    state.catalog.list(filter).into_iter().filter(allowed).collect()
+}
+
+/// One tool, by its own name or another.
+pub(crate) fn get<'a>(state: &'a ApiState, name: &str) -> Result<&'a Descriptor, Problem> {
+    state.catalog.get(name).map(|resolved| resolved.descriptor).ok_or_else(Problem::not_found)
+}
+
+/// Checks a call's tool and arguments.
+pub(crate) fn admit(
+    state: &ApiState,
+    tool: &str,
+    arguments: Map<String, Value>,
+) -> Result<Admitted, Problem> {
+    state.catalog.admit(tool, Value::Object(arguments)).map_err(|error| refuse(tool, error))
+}
+
+/// The catalogue's refusal as a problem, with pointers into the request's body.
+pub(crate) fn refuse(tool: &str, error: AdmitError) -> Problem {
+    let shown: String = tool.chars().filter(|c| !c.is_control()).take(60).collect();
+    match error {
+        AdmitError::UnknownTool { nearest } => {
+            let hint = match nearest.as_slice() {
+                [] => "GET /v1/tools lists what there is".to_owned(),
+                names => format!("did you mean `{}`?", names.join("`, `")),
+            };
+            Problem::new(Code::UnknownTool, format!("There is no tool `{shown}`; {hint}"))
+                .field("/tool", FieldCode::Invalid, hint)
+                .with("nearest", nearest)
+        }
+        AdmitError::Invalid(problems) => {
+            let errors: Vec<FieldError> = problems
+                .into_iter()
+                .map(|problem| FieldError {
+                    code: code_of(&problem.message),
+                    pointer: format!("/arguments{}", problem.pointer),
+                    message: problem.message,
+                })
+                .collect();
+            let first = errors.first().map_or("", |error| error.message.as_str());
+            let detail =
+                format!("The arguments of `{shown}` are not valid ({} in all): {first}.", errors.len());
+            Problem::new(Code::InvalidArguments, detail).fields(errors)
+        }
+    }
+}
+
+/// The catalogue tells what is wrong in words.
+fn code_of(message: &str) -> FieldCode {
+    if message.ends_with(" is missing") {
+        FieldCode::Required
+    } else if message.starts_with("must be of type") {
+        FieldCode::WrongType
+    } else if message.contains("is not an argument of") || message.contains("is not a field here") {
+        FieldCode::UnknownField
+    } else if message.starts_with("must be at most") || message.starts_with("must have at most") {
+        FieldCode::LimitExceeded
+    } else {
+        FieldCode::Invalid
+    }
+}

@@ -1,0 +1,36 @@
+//! Event streams by the contract: numbered, resumable, bounded, and honest about what they cannot deliver.
+
+mod calls;
+pub(crate) mod encode;
+mod follow;
+mod outlet;
+mod pulse;
+mod shells;
+mod streams;
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+
+pub(crate) use calls::{CallSource, PAGE_BYTES, PAGE_EVENTS};
+pub(crate) use follow::{Asked, Source, open};
+pub(crate) use shells::ShellSource;
+pub(crate) use streams::Streams;
+
+/// Where a stream really begins.
+pub(crate) const RESUMED_FROM: HeaderName = HeaderName::from_static("x-resumed-from");
+
+/// The head of every stream: not stored, not changed and not held back on the way.
+pub(crate) fn response(body: Body, resumed_from: u64) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    headers.insert(RESUMED_FROM, resumed_from.into());
+    response
+}
+
+/// The first events of a call's stream.
+pub(crate) type FirstEvents = follow::Read<calls::Shared>;

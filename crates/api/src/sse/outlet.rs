@@ -1,0 +1,161 @@
+//! The bounded way from a follower to one reader.
+//!
+//! # Design notes
+//!
+//! The follower runs in a task of its own and hands frames over within a budget of bytes; it waits when the budget is used up. While it
+//! waits it holds no events: what happens meanwhile is read from the table afterwards. The wait itself ends when the reader made no
+//! progress for too long. A frame larger than the whole budget takes all of it, so that one event is never cut in two.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep};
+
+use crate::config::StreamConfig;
+
+/// Where a follower puts frames.
+pub(crate) struct Outlet {
+    frames: mpsc::UnboundedSender<Frame>,
+    room: Arc<Semaphore>,
+    taken: Arc<AtomicU64>,
+    budget: usize,
+    stall: Duration,
+    last_sent: Instant,
+}
+
+struct Frame {
+    bytes: Bytes,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+/// Why no more frames are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// The reader went away.
+    Gone,
+    /// The reader takes nothing.
+    Stalled,
+}
+
+/// An outlet and the body of the response that it fills.
+pub(crate) fn outlet(config: &StreamConfig) -> (Outlet, Body) {
+    let (sender, receiver) = mpsc::unbounded_channel::<Frame>();
+    let taken = Arc::new(AtomicU64::new(0));
+    let counter = taken.clone();
+    let frames = stream::unfold(receiver, move |mut receiver| {
+        let counter = counter.clone();
+        async move {
+            let Frame { bytes, room } = receiver.recv().await?;
+            counter.fetch_add(1, Ordering::Relaxed);
+            drop(room);
+            Some((Ok::<_, std::convert::Infallible>(bytes), receiver))
+        }
+    });
+    let outlet = Outlet {
+        frames: sender,
+        room: Arc::new(Semaphore::new(config.buffer_bytes)),
+        taken,
+        budget: config.buffer_bytes,
+        stall: config.stall,
+        last_sent: Instant::now(),
+    };
+    (outlet, Body::from_stream(frames))
+}
+
+impl Outlet {
+    /// Hands a frame over, waiting for room.
+    pub(crate) async fn send(&mut self, bytes: Bytes) -> Result<(), Closed> {
+        let wanted = u32::try_from(bytes.len().min(self.budget)).unwrap_or(u32::MAX);
+        let room = self.wait_for(wanted).await?;
+        self.last_sent = Instant::now();
+        self.frames.send(Frame { bytes, room: Some(room) }).map_err(|_| Closed::Gone)
+    }
+
+    /// Hands over a last word, room or not.
+    pub(crate) fn send_last(&mut self, bytes: Bytes) {
+        let _ = self.frames.send(Frame { bytes, room: None });
+    }
+
+    /// Waits until the reader has gone.
+    pub(crate) async fn closed(&self) {
+        self.frames.closed().await;
+    }
+
+    /// When a frame was last handed over.
+    pub(crate) fn last_sent(&self) -> Instant {
+        self.last_sent
+    }
+
+    async fn wait_for(&self, bytes: u32) -> Result<OwnedSemaphorePermit, Closed> {
+        let mut acquire = pin!(self.room.clone().acquire_many_owned(bytes));
+        loop {
+            let before = self.taken.load(Ordering::Relaxed);
+            tokio::select! {
+                biased;
+                room = &mut acquire => return room.map_err(|_| Closed::Gone),
+                () = self.frames.closed() => return Err(Closed::Gone),
+                () = sleep(self.stall) => {
+                    if self.taken.load(Ordering::Relaxed) == before {
+                        return Err(Closed::Stalled);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn config() -> StreamConfig {
+        StreamConfig { buffer_bytes: 10, stall: Duration::from_secs(30), ..StreamConfig::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_is_noticed_and_one_that_is_slow_is_not() {
+        let (mut outlet, mut body) = outlet(&config());
+        outlet.send(Bytes::from_static(b"1234567")).await.expect("room");
+        let slow = tokio::spawn(async move {
+            sleep(Duration::from_secs(29)).await;
+            let first = body.frame().await.expect("a frame").expect("bytes");
+            (first.into_data().expect("data"), body)
+        });
+        outlet.send(Bytes::from_static(b"89012")).await.expect("room after 29 s");
+        let (first, _body) = slow.await.expect("joins");
+        assert_eq!(first, "1234567");
+        let before = Instant::now();
+        assert_eq!(outlet.send(Bytes::from_static(b"too much")).await, Err(Closed::Stalled));
+        assert_eq!(before.elapsed(), Duration::from_secs(30));
+    }
+
+    #[tokio::test]
+    async fn a_frame_above_the_budget_goes_alone_and_whole() {
+        let (mut outlet, mut body) = outlet(&config());
+        outlet.send(Bytes::from_static(b"more than ten bytes")).await.expect("all of the room");
+        outlet.send_last(Bytes::from_static(b"end"));
+        drop(outlet);
+        let mut all = Vec::new();
+        while let Some(frame) = body.frame().await {
+            all.push(frame.expect("bytes").into_data().expect("data"));
+        }
+        assert_eq!(all, ["more than ten bytes", "end"]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_goes_away_ends_the_wait() {
+        let (mut outlet, body) = outlet(&config());
+        outlet.send(Bytes::from_static(b"1234567890")).await.expect("room");
+        drop(body);
+        outlet.closed().await;
+        assert_eq!(outlet.send(Bytes::from_static(b"x")).await, Err(Closed::Gone));
+    }
+}

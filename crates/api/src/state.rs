@@ -1,0 +1,126 @@
+//! What every request shares.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use domain::dispatch::Dispatch;
+use store::Store;
+use tokio_util::sync::CancellationToken;
+use tools::Catalog;
+
+use crate::config::ApiConfig;
+use crate::metrics::Metrics;
+use crate::service::sessions::PolicyCache;
+use crate::signature::Signer;
+use crate::sse::Streams;
+
+/// What every request shares. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiState {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What an [`ApiState`] points to. Opaque outside this room.
+pub struct Inner {
+    pub(crate) store: Store,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) dispatch: Arc<dyn Dispatch>,
+    pub(crate) config: ApiConfig,
+    pub(crate) metrics: Metrics,
+    pub(crate) readiness: Vec<ReadinessCheck>,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) signer: Signer,
+    pub(crate) streams: Streams,
+    pub(crate) policies: PolicyCache,
+    pub(crate) document: bytes::Bytes,
+}
+
+impl std::ops::Deref for ApiState {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+/// Why there is no API.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The signing key is too short to sign with.
+    #[error("the signing key of stream URLs must have at least 32 bytes")]
+    SigningKey,
+    /// A metric of the same name is registered already.
+    #[error("metrics cannot be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// An operation declares no scope and is not public.
+    #[error("{operation} declares no scope and is not on the list of public operations")]
+    Undeclared {
+        /// Method and path.
+        operation: String,
+    },
+}
+
+type Check = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync;
+
+/// Something else that has to work before this process is ready (the container engine, say).
+#[derive(Clone)]
+pub struct ReadinessCheck {
+    pub(crate) name: &'static str,
+    pub(crate) check: Arc<Check>,
+}
+
+impl ReadinessCheck {
+    /// A named check. Its error is for operators' logs and not shown to clients.
+    pub fn new<F, R>(name: &'static str, check: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        Self { name, check: Arc::new(move || Box::pin(check())) }
+    }
+}
+
+impl ApiState {
+    /// Puts everything together.
+    ///
+    /// `shutdown` is the token that [`crate::serve`] gets too: when it is cancelled, event streams say `reconnect` and end.
+    ///
+    /// # Errors
+    /// When the signing key is too short, or the registry has these metrics already.
+    pub fn new(
+        store: Store,
+        catalog: Arc<Catalog>,
+        dispatch: Arc<dyn Dispatch>,
+        config: ApiConfig,
+        registry: &prometheus::Registry,
+        readiness: Vec<ReadinessCheck>,
+        shutdown: CancellationToken,
+    ) -> Result<Self, ApiError> {
+        if config.signing_key.len() < 32 {
+            return Err(ApiError::SigningKey);
+        }
+        let metrics = Metrics::register(registry)?;
+        let inner = Inner {
+            signer: Signer::new(&config.signing_key),
+            streams: Streams::new(&config.streams, &metrics),
+            document: crate::openapi::document(&catalog).into(),
+            policies: PolicyCache::default(),
+            store,
+            catalog,
+            dispatch,
+            config,
+            metrics,
+            readiness,
+            shutdown,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+impl fmt::Debug for ApiState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiState").field("config", &self.config).finish_non_exhaustive()
+    }
+}
