@@ -211,3 +211,42 @@ pub(crate) fn reap_one() -> nix::Result<Option<(i32, i32)>> {
     let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) })?;
     Ok((pid > 0).then_some((pid, status)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::Command;
+
+    #[test]
+    fn the_last_resort_kills_one_uid_and_comes_back() {
+        assert!(nix::unistd::geteuid().is_root(), "needs root");
+        let uid = 690_000 + std::process::id() % 5_000;
+        let sleep = |uid| Command::new("sleep").arg("1000").uid(uid).gid(uid).spawn().expect("starts");
+        let (mut victim, mut bystander) = (sleep(uid), sleep(uid + 5_000));
+        let reset =
+            std::thread::spawn(move || kill_everything_of(uid).map(|()| nix::unistd::geteuid().is_root()));
+        assert_eq!(reset.join().expect("joins"), Ok(true));
+        assert_eq!(victim.wait().expect("waits").signal(), Some(libc::SIGKILL));
+        assert_eq!(bystander.try_wait().expect("looks"), None);
+        bystander.kill().expect("kills");
+        bystander.wait().expect("waits");
+    }
+
+    #[test]
+    fn a_thread_that_reads_files_as_the_tool_is_not_the_tools_to_signal() {
+        assert!(nix::unistd::geteuid().is_root(), "needs root");
+        let ids = std::thread::spawn(|| {
+            access_files_as(690_001).expect("takes the identity");
+            let status = std::fs::read_to_string("/proc/thread-self/status").expect("reads");
+            let line =
+                |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+            (line("Uid:\t"), line("CapEff:\t"))
+        });
+        let (uids, effective) = ids.join().expect("joins");
+        // Real, effective, saved, filesystem.
+        assert_eq!(uids.as_deref(), Some("0\t690001\t0\t690001"));
+        assert_eq!(effective.as_deref(), Some("0000000000000000"));
+        assert!(nix::unistd::geteuid().is_root(), "the other threads are as they were");
+    }
+}

@@ -19,7 +19,13 @@ impl Daemon {
     /// A socket has appeared in the folder: dial it, though a connection may exist.
     pub(super) fn folder_changed(&mut self) {
         let Some(folder) = &self.folder else { return };
-        while folder.read_events().is_ok_and(|events| !events.is_empty()) {}
+        let mut appeared = false;
+        while let Ok(events) = folder.read_events() {
+            appeared |= events.iter().any(|event| event.name.as_deref() == self.link_path.file_name());
+        }
+        if !appeared {
+            return;
+        }
         let now = Instant::now();
         self.candidate_until = Some(now + CANDIDATE_TRIES);
         self.next_dial = now;

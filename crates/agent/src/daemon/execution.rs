@@ -1,23 +1,21 @@
 //! Commands: starting them in a warm or a new shell, learning whether they began, and how they ended.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use protocol::{
-    AgentError, ErrorCode, ExecAttached, ExecExit, ExecRequest, ExecSpec, OperationKey, OperationState,
-    Program, Reply, StdinMode, StreamId,
+    AgentError, ErrorCode, ExecAttached, ExecRequest, ExecSpec, OperationKey, Program, Reply, StdinMode,
+    StreamId,
 };
 
 use super::{Daemon, Source, StreamUse};
 use crate::journal::Entry;
+use crate::limits;
 use crate::log::Log;
-use crate::operation::{Input, Operation, OperationId, Pending, Phase, Starting, Watched};
-use crate::process::control::{Gone, Report, receive_report};
+use crate::operation::{Input, Operation, OperationId, Phase, Starting, Watched};
 use crate::process::launch::{self, refuse};
 use crate::process::{Process, child, prelude, spawn};
-use crate::{kernel, limits};
 
 impl Daemon {
     pub(super) fn exec(&mut self, stream: StreamId, request: ExecRequest) {
@@ -103,7 +101,9 @@ impl Daemon {
     /// Starts the command child, or releases one that has waited. Says whether it was a warm one.
     fn start_process(&mut self, spec: &ExecSpec, shells: Shells) -> Result<(Process, bool), AgentError> {
         let grace = Duration::from_millis(spec.grace_ms).min(limits::GRACE_MAX);
-        self.warm.expect_limits(&spec.limits, grace);
+        if matches!(spec.program, Program::Shell { .. }) {
+            self.warm.expect_limits(&spec.limits, grace);
+        }
         if let (Shells::WarmIfFits, Program::Shell { command }) = (shells, &spec.program)
             && spec.cwd.starts_with('/')
             && !command.contains('\0')
@@ -157,7 +157,7 @@ impl Daemon {
     }
 
     /// Takes a process's descriptors out of the loop. Dropping it makes its supervisor end the tree, if it lives.
-    fn disconnect(&mut self, id: OperationId) {
+    pub(super) fn disconnect(&mut self, id: OperationId) {
         let Some(process) = self.operations.get_mut(&id).and_then(|operation| operation.process.take())
         else {
             return;
@@ -215,7 +215,7 @@ impl Daemon {
     }
 
     /// The shell is gone, or slow, and the command has certainly not begun: a new shell takes over from a warm one.
-    fn not_begun(&mut self, id: OperationId) {
+    pub(super) fn not_begun(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         let Phase::Starting(starting) = &operation.phase else { return };
         if operation.killed || operation.timed_out {
@@ -246,104 +246,6 @@ impl Daemon {
         };
         let error = child::failure(failure, &starting.spec.cwd, program);
         self.abandon(id, error);
-    }
-
-    /// The command was never started. That is its result.
-    fn abandon(&mut self, id: OperationId, error: AgentError) {
-        self.disconnect(id);
-        self.active.remove(&id);
-        let Some(mut operation) = self.operations.remove(&id) else { return };
-        self.buffered -= operation.log.len();
-        if !operation.forgotten {
-            self.journal.record(operation.key.clone(), Entry::Refused(error.clone()));
-        }
-        self.give_up_input(&mut operation);
-        for waiter in operation.kill_waiters {
-            self.finish(waiter, &Reply::Done);
-        }
-        if let Some(stream) = operation.stream {
-            self.fail(stream, error);
-        }
-    }
-
-    pub(super) fn supervisor_reports(&mut self, id: OperationId) {
-        loop {
-            let Some(process) = self.operations.get(&id).and_then(|operation| operation.process.as_ref())
-            else {
-                return;
-            };
-            match receive_report(process.control.as_fd()) {
-                Ok(None) => return,
-                Ok(Some(Report::Stuck)) => self.reset_sandbox(),
-                Ok(Some(Report::Gone(gone))) => return self.gone(id, gone),
-                // A supervisor without a last word was killed itself; only the kernel does that, for want of memory.
-                Err(_) => {
-                    let killed =
-                        Gone { status: Some(nix::libc::SIGKILL), cpu_ms: 0, max_rss_bytes: 0, left_over: 0 };
-                    return self.gone(id, killed);
-                }
-            }
-        }
-    }
-
-    fn gone(&mut self, id: OperationId, gone: Gone) {
-        let supervisor = |daemon: &Self| Some(daemon.operations.get(&id)?.process.as_ref()?.supervisor);
-        let reported = supervisor(self);
-        self.gate_speaks(id);
-        if supervisor(self) != reported {
-            return;
-        }
-        let Some(operation) = self.operations.get_mut(&id) else { return };
-        if matches!(operation.phase, Phase::Starting(_)) {
-            return self.not_begun(id);
-        }
-        let status = gone.status;
-        let exit = ExecExit {
-            exit_code: status.filter(|s| nix::libc::WIFEXITED(*s)).map(|s| nix::libc::WEXITSTATUS(s)),
-            signal: status.filter(|s| nix::libc::WIFSIGNALED(*s)).map(|s| nix::libc::WTERMSIG(s)),
-            timed_out: operation.timed_out,
-            killed: operation.killed,
-            oom_killed: self.control_group.oom_kills() > operation.oom_kills_before,
-            left_over: gone.left_over,
-            sandbox_reset: operation.reset,
-            duration_ms: operation.started_at.elapsed().as_millis() as u64,
-            cpu_ms: gone.cpu_ms,
-            max_rss_bytes: gone.max_rss_bytes,
-            stdout_bytes: 0,
-            stderr_bytes: 0,
-        };
-        let mut pending = Pending { stdout: 0, stderr: 0 };
-        let waiters = std::mem::take(&mut operation.kill_waiters);
-        if let Some(process) = &mut operation.process {
-            let waiting =
-                |fd: &Option<OwnedFd>| fd.as_ref().map_or(0, |fd| kernel::bytes_waiting(fd.as_raw_fd()));
-            pending = Pending { stdout: waiting(&process.stdout), stderr: waiting(&process.stderr) };
-        }
-        operation.phase = Phase::Draining(exit, pending);
-        self.stop_watching(id);
-        for waiter in waiters {
-            self.finish(waiter, &Reply::Done);
-        }
-        self.drain(id);
-    }
-
-    /// Everything is known: the operation stays in the journal until its owner is forgotten.
-    pub(super) fn ended(&mut self, id: OperationId) {
-        self.disconnect(id);
-        self.active.remove(&id);
-        self.warm.rest(Instant::now());
-        let Some(operation) = self.operations.get_mut(&id) else { return };
-        if let Phase::Draining(exit, _) = &mut operation.phase {
-            (exit.stdout_bytes, exit.stderr_bytes) = operation.log.totals();
-            operation.phase = Phase::Ended(exit.clone());
-        }
-        if operation.forgotten {
-            let length = operation.log.len();
-            self.buffered -= length;
-            self.operations.remove(&id);
-            return;
-        }
-        self.pump(id);
     }
 
     /// Sends an operation's output on a new stream, from the first byte that is not durable.
@@ -383,36 +285,6 @@ impl Daemon {
         };
         self.reply(stream, &Reply::Attached(attached));
         self.pump(id);
-    }
-
-    /// Deadlines, and warm shells that do not confirm.
-    pub(super) fn tend_operations(&mut self, now: Instant) {
-        let due: Vec<OperationId> = self.active.iter().copied().filter(|id| self.is_due(*id, now)).collect();
-        for id in due {
-            self.expire_input(id, now);
-            let Some(operation) = self.operations.get_mut(&id) else { continue };
-            if operation.has_tree() && !operation.timed_out && operation.deadline.is_some_and(|at| now >= at)
-            {
-                operation.timed_out = true;
-                let grace = operation.grace;
-                self.end_tree(id, grace);
-            } else if let Phase::Starting(starting) = &mut operation.phase
-                && starting.confirm_by.is_some_and(|at| now >= at)
-            {
-                // Once its tree is gone the gate has its last word, and `gone` decides.
-                starting.confirm_by = None;
-                self.end_tree(id, Duration::ZERO);
-            }
-        }
-    }
-
-    fn is_due(&self, id: OperationId, now: Instant) -> bool {
-        self.operations.get(&id).and_then(Operation::wakes_at).is_some_and(|at| now >= at)
-    }
-
-    /// The operation's state for [`Reply::Status`].
-    pub(super) fn state_of(&self, id: OperationId) -> Option<OperationState> {
-        self.operations.get(&id).map(Operation::state)
     }
 }
 

@@ -7,12 +7,14 @@
 //! and the whole agent has to fit 8 MiB.
 
 mod connection;
+mod ending;
 mod execution;
 mod housekeeping;
 mod input;
 mod output;
 mod transfers;
 mod verbs;
+mod writes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::AsFd;

@@ -5,26 +5,24 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use protocol::{
-    AgentError, ErrorCode, ListRequest, OUTPUT_FRAME_BYTES, OperationKey, ReadRequest, Reply, StreamId,
-    WriteRequest,
+    AgentError, ErrorCode, ListRequest, OUTPUT_FRAME_BYTES, ReadRequest, Reply, StreamId, WriteRequest,
 };
 
 use super::{Daemon, StreamUse};
 use crate::files::pool::Outcome;
 use crate::files::{self, OpenRead, OpenWrite, ReadStep};
-use crate::journal::Entry;
 use crate::limits;
 
 /// One file request in progress.
 #[derive(Debug)]
-struct Transfer {
+pub(super) struct Transfer {
     /// `None` when its connection has ended or the worker has lost interest.
-    stream: Option<StreamId>,
-    state: State,
+    pub(super) stream: Option<StreamId>,
+    pub(super) state: State,
 }
 
 #[derive(Debug)]
-enum State {
+pub(super) enum State {
     /// A job is under way that answers by itself.
     Asking,
     /// A file that is sent as the worker's socket takes it; the file is here between two pieces.
@@ -33,28 +31,30 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Writing {
-    request: WriteRequest,
+pub(super) struct Writing {
+    pub(super) request: WriteRequest,
     /// The file between two jobs.
-    file: Option<Box<OpenWrite>>,
+    pub(super) file: Option<Box<OpenWrite>>,
     /// Content that waits for the job under way.
-    pieces: Vec<Bytes>,
-    received: u64,
+    pub(super) pieces: Vec<Bytes>,
+    pub(super) received: u64,
     /// A job is under way.
-    busy: bool,
+    pub(super) busy: bool,
     /// All content has come.
-    complete: bool,
+    pub(super) complete: bool,
+    /// The key stands in the journal: the write happens, whatever becomes of the connection.
+    pub(super) journalled: bool,
 }
 
 /// Every file request in progress.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     next_ticket: u64,
-    transfers: HashMap<u64, Transfer>,
+    pub(super) transfers: HashMap<u64, Transfer>,
     /// Readings that wait for room on the worker's socket.
     waiting: BTreeSet<u64>,
     /// Content of all writes that waits for the disk.
-    queued: usize,
+    pub(super) queued: usize,
 }
 
 impl Transfers {
@@ -70,7 +70,7 @@ fn lost_interest() -> AgentError {
 
 impl Daemon {
     /// Takes a request on under a ticket of its own, unless there are too many.
-    fn admit_transfer(&mut self, stream: StreamId, state: State) -> Option<u64> {
+    pub(super) fn admit_transfer(&mut self, stream: StreamId, state: State) -> Option<u64> {
         if self.transfers.transfers.len() >= limits::TRANSFERS {
             let message = "too many file requests at a time".to_owned();
             self.fail(stream, AgentError { code: ErrorCode::LimitExceeded, message });
@@ -83,7 +83,7 @@ impl Daemon {
         Some(ticket)
     }
 
-    fn submit(&self, ticket: u64, job: impl FnOnce() -> Outcome + Send + 'static) {
+    pub(super) fn submit(&self, ticket: u64, job: impl FnOnce() -> Outcome + Send + 'static) {
         if let Some(files) = &self.files {
             files.submit(ticket, job);
         }
@@ -107,45 +107,6 @@ impl Daemon {
         }
     }
 
-    pub(super) fn write_file(&mut self, stream: StreamId, request: WriteRequest) {
-        match self.journal.get_mut(&request.key) {
-            // The content that follows is ignored: it is the same.
-            Some(Entry::WritePending(waiters)) => return waiters.push(stream),
-            Some(Entry::Written(result)) => {
-                let reply = answer(result.clone());
-                return self.finish(stream, &reply);
-            }
-            Some(_) => return self.fail(stream, super::verbs::other_kind()),
-            None => {}
-        }
-        if let Err(error) = self.journal.admit(&request.key) {
-            return self.fail(stream, error);
-        }
-        let complete = request.size_bytes == 0;
-        let writing = Writing { request, file: None, pieces: Vec::new(), received: 0, busy: false, complete };
-        if let Some(ticket) = self.admit_transfer(stream, State::Writing(writing))
-            && complete
-        {
-            self.write_on(ticket);
-        }
-    }
-
-    pub(super) fn transfer_content(&mut self, ticket: u64, content: Bytes) {
-        let Some(Transfer { state: State::Writing(writing), .. }) = self.transfers.transfers.get_mut(&ticket)
-        else {
-            return;
-        };
-        writing.received += content.len() as u64;
-        if writing.complete || writing.received > writing.request.size_bytes {
-            let message = "more content came than was announced".to_owned();
-            return self.end_write(ticket, Err(AgentError { code: ErrorCode::LimitExceeded, message }));
-        }
-        self.transfers.queued += content.len();
-        writing.pieces.push(content);
-        writing.complete = writing.received == writing.request.size_bytes;
-        self.write_on(ticket);
-    }
-
     /// The worker closes a stream: all content has come, or it does not want the rest of an answer.
     pub(super) fn transfer_closed(&mut self, ticket: u64) {
         let Some(transfer) = self.transfers.transfers.get_mut(&ticket) else { return };
@@ -157,64 +118,6 @@ impl Daemon {
             State::Writing(_) => {}
             State::Asking | State::Reading(_) => self.abandon_transfer(ticket),
         }
-    }
-
-    /// Gives the pool what has come. The key is journalled once nothing of the worker is needed any more.
-    fn write_on(&mut self, ticket: u64) {
-        let Some(Transfer { state: State::Writing(writing), stream }) =
-            self.transfers.transfers.get_mut(&ticket)
-        else {
-            return;
-        };
-        if writing.complete && !matches!(self.journal.get(&writing.request.key), Some(Entry::WritePending(_)))
-        {
-            let waiters = stream.take().into_iter().collect();
-            self.journal.record(writing.request.key.clone(), Entry::WritePending(waiters));
-        }
-        if writing.busy || (writing.pieces.is_empty() && !writing.complete) {
-            return;
-        }
-        writing.busy = true;
-        let (file, request, complete) = (writing.file.take(), writing.request.clone(), writing.complete);
-        let pieces = std::mem::take(&mut writing.pieces);
-        self.transfers.queued -= pieces.iter().map(Bytes::len).sum::<usize>();
-        self.submit(ticket, move || {
-            let file = match file {
-                Some(file) => Ok(file),
-                None => OpenWrite::open(request),
-            };
-            let file = file.and_then(|file| file.add(&pieces));
-            if complete { Outcome::Written(file.and_then(OpenWrite::commit)) } else { Outcome::Writing(file) }
-        });
-    }
-
-    fn end_write(&mut self, ticket: u64, result: Result<protocol::FileWritten, AgentError>) {
-        let Some(transfer) = self.transfers.transfers.remove(&ticket) else { return };
-        let State::Writing(writing) = transfer.state else { return };
-        self.transfers.queued -= writing.pieces.iter().map(Bytes::len).sum::<usize>();
-        let key: &OperationKey = &writing.request.key;
-        let waiters = match self.journal.get(key) {
-            Some(Entry::WritePending(_)) => self.journal.settle(key, Entry::Written(result.clone())),
-            // Refused before all content had come: the refusal is the result.
-            None if transfer.stream.is_some() => {
-                self.journal.record(key.clone(), Entry::Written(result.clone()));
-                Vec::new()
-            }
-            _ => Vec::new(),
-        };
-        for stream in waiters.into_iter().chain(transfer.stream) {
-            self.finish(stream, &answer(result.clone()));
-        }
-        if let Some(file) = writing.file {
-            self.discard(file);
-        }
-    }
-
-    fn discard(&self, file: Box<OpenWrite>) {
-        self.submit(0, move || {
-            file.discard();
-            Outcome::Nothing
-        });
     }
 
     /// Jobs are done.
@@ -238,17 +141,6 @@ impl Daemon {
         let transfer = self.transfers.transfers.remove(&ticket);
         if let Some(stream) = transfer.and_then(|transfer| transfer.stream) {
             self.finish(stream, &result.unwrap_or_else(Reply::Error));
-        }
-    }
-
-    fn written_on(&mut self, ticket: u64, file: Box<OpenWrite>) {
-        match self.transfers.transfers.get_mut(&ticket) {
-            Some(Transfer { state: State::Writing(writing), .. }) => {
-                writing.busy = false;
-                writing.file = Some(file);
-                self.write_on(ticket);
-            }
-            _ => self.discard(file),
         }
     }
 
@@ -306,12 +198,5 @@ impl Daemon {
             }
         }
         self.transfers.waiting.clear();
-    }
-}
-
-fn answer(result: Result<protocol::FileWritten, AgentError>) -> Reply {
-    match result {
-        Ok(written) => Reply::Written(written),
-        Err(error) => Reply::Error(error),
     }
 }

@@ -91,7 +91,7 @@ fn by_kernel(root: &Root, path: &str, flags: OFlag) -> nix::Result<OwnedFd> {
 
 fn by_walk(root: &Root, path: &str, flags: OFlag) -> nix::Result<OwnedFd> {
     let mut walk = Walk::new(root, path, Missing::Refuse);
-    match walk.to_last()? {
+    match walk.find_last()? {
         Last::Directory => openat(walk.here(), ".", flags & !OFlag::O_NOFOLLOW, Mode::empty()),
         Last::Name(name) => openat(walk.here(), name.as_os_str(), flags | OFlag::O_NOFOLLOW, Mode::empty()),
     }
@@ -104,7 +104,7 @@ pub(super) fn place(root: &Root, path: &str) -> Result<Place, AgentError> {
         return Err(refuse(ErrorCode::IsDirectory, "the path names a directory"));
     }
     let mut walk = Walk::new(root, path, Missing::Create);
-    match walk.to_last().map_err(|errno| error(errno, path))? {
+    match walk.find_last().map_err(|errno| error(errno, path))? {
         Last::Directory => Err(error(Errno::EISDIR, path)),
         Last::Name(name) => {
             let directory = walk.here().try_clone_to_owned();
@@ -153,7 +153,7 @@ impl<'a> Walk<'a> {
         self.ahead.extend(components.map(|c| OsStr::from_bytes(c).to_owned()));
     }
 
-    fn to_last(&mut self) -> nix::Result<Last> {
+    fn find_last(&mut self) -> nix::Result<Last> {
         while let Some(name) = self.ahead.pop() {
             if name == ".." {
                 self.passed.pop().ok_or(Errno::EXDEV)?;

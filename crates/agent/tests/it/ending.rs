@@ -155,6 +155,74 @@ fn a_fork_bomb_is_bounded_and_ended() {
     assert_eq!(worker.sh("echo alive").stdout(), "alive\n");
 }
 
+/// A version 1 freezer of its own: what is frozen there takes SIGKILL only when it is thawed.
+struct Freezer {
+    mount: tempfile::TempDir,
+    group: std::path::PathBuf,
+}
+
+impl Freezer {
+    fn new() -> Self {
+        let mount = tempfile::tempdir().expect("a folder");
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "cgroup", "-o", "freezer", "toolhost-test"])
+            .arg(mount.path())
+            .status();
+        assert!(mounted.expect("mount runs").success(), "this kernel has no freezer");
+        let group = mount.path().join(format!("toolhost-agent-test-{}", std::process::id()));
+        std::fs::create_dir(&group).expect("a group");
+        Self { mount, group }
+    }
+
+    fn set(&self, state: &str) {
+        std::fs::write(self.group.join("freezer.state"), state).expect("freezes");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.set("THAWED");
+        while std::fs::remove_dir(&self.group).is_err() {}
+        let unmounted = std::process::Command::new("umount").arg(self.mount.path()).status();
+        assert!(unmounted.expect("umount runs").success());
+    }
+}
+
+#[test]
+fn a_tree_that_outlives_the_budget_costs_the_whole_sandbox() {
+    let freezer = Freezer::new();
+    let mut sandbox = Sandbox::start();
+    let mut worker = sandbox.worker();
+    let (frozen, other) = (key("frozen"), key("other"));
+    let stream = worker.exec(&frozen, 0, Some(shell("echo up; exec sleep 1000")));
+    worker.until(stream, "up");
+    let agent = sandbox.agent_pid();
+    let child = |pid: i32| -> i32 {
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("lives");
+        children.trim().parse().expect("one child")
+    };
+    let command = child(child(agent));
+    std::fs::write(freezer.group.join("cgroup.procs"), command.to_string()).expect("enters");
+    freezer.set("FROZEN");
+    while std::fs::read_to_string(freezer.group.join("freezer.state")).expect("reads") != "FROZEN\n" {}
+    let neighbour = worker.exec(&other, 0, Some(shell("echo up; sleep 1000")));
+    worker.until(neighbour, "up");
+    let kill = Request::Kill(KillRequest { key: frozen.clone(), signal: None, grace_ms: 0 });
+    let killing = worker.request(&kill);
+    // The neighbour dies of the last resort, and says so.
+    let ended = worker.follow_on(neighbour);
+    assert_eq!(
+        (ended.exit().sandbox_reset, ended.exit().killed, ended.exit().signal),
+        (true, false, Some(9))
+    );
+    freezer.set("THAWED");
+    assert!(matches!(worker.reply_of(killing), Reply::Done));
+    let ended = worker.follow_on(stream);
+    assert!(ended.exit().sandbox_reset && ended.exit().killed && ended.exit().signal.is_some(), "{ended:?}");
+    no_survivor(&mut worker);
+    assert_eq!(worker.sh("echo alive").stdout(), "alive\n");
+}
+
 #[test]
 fn a_pipe_held_from_outside_the_tree_delays_nothing() {
     let mut sandbox = Sandbox::start();

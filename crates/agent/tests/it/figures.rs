@@ -45,11 +45,26 @@ fn the_agent_stays_small_under_load() {
 }
 
 #[test]
+fn a_large_request_is_not_paid_for_ever() {
+    let mut sandbox = Sandbox::with(Options { warm_shells: 1, ..Options::default() });
+    let mut worker = sandbox.worker();
+    let before = worker.status().agent_rss_bytes;
+    for _ in 0..3 {
+        let ended = worker.sh(&format!(": {}; echo done", "x".repeat(3_000_000)));
+        assert_eq!(ended.stdout(), "done\n");
+    }
+    let after = worker.status().agent_rss_bytes;
+    println!("agent RSS: before commands of 3 MB {before}, after {after}");
+    assert!(after <= AGENT_RSS_LIMIT, "{after} bytes");
+}
+
+#[test]
 fn latency_of_a_call() {
     let mut cold = Sandbox::start();
     let mut warm = Sandbox::with(Options { warm_shells: 1, ..Options::default() });
     let (mut cold, mut warm) = (cold.worker(), warm.worker());
     let (mut host, mut new, mut waiting, mut served) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let mut plain = Vec::new();
     let call = |worker: &mut Worker, i: usize| {
         let key = key(&format!("echo-{i}"));
         let stream = worker.exec(&key, 0, Some(crate::harness::shell("echo hi")));
@@ -63,13 +78,18 @@ fn latency_of_a_call() {
         }));
         new.push(timed(|| assert!(!call(&mut cold, i))));
         waiting.push(timed(|| served += usize::from(call(&mut warm, i))));
+        plain.push(timed(|| {
+            let stream = cold.exec(&key(&format!("plain-{i}")), 0, Some(argv(&["bash", "-c", "echo hi"])));
+            assert_eq!(cold.follow(stream).stdout(), "hi\n");
+        }));
+        cold.ask(&protocol::Request::Forget { owner: format!("plain-{i}") });
         for worker in [&mut cold, &mut warm] {
             worker.ask(&protocol::Request::Forget { owner: format!("echo-{i}") });
         }
     }
-    let (host, new, waiting) = (median(host), median(new), median(waiting));
+    let (host, new, waiting, plain) = (median(host), median(new), median(waiting), median(plain));
     println!(
-        "bash -c 'echo hi', medians of 300: host {host:?}, new shell {new:?}, warm shell {waiting:?} ({served} warm)"
+        "bash -c 'echo hi', medians of 300: host {host:?}, new shell {new:?} (without prelude {plain:?}), warm shell {waiting:?} ({served} warm)"
     );
 }
 

@@ -354,14 +354,13 @@ fn a_listing_leaves_out_what_is_ignored() {
 fn a_tree_ten_thousand_levels_deep_and_one_of_many_names_are_survived() {
     let mut sandbox = Sandbox::start();
     let mut worker = sandbox.worker();
-    let deep = "import os\nfor i in range(10000):\n    os.mkdir('d'); os.chdir('d')";
+    let deep = "import os\nos.chdir('/tmp')\nfor i in range(10000):\n    os.mkdir('d'); os.chdir('d')";
     assert_eq!(worker.run(argv(&["python3", "-c", deep])).code(), Some(0));
-    let listing = list(&mut worker, tree(u32::MAX));
+    let listing = list(&mut worker, ListRequest { root: "/tmp".to_owned(), ..tree(u32::MAX) });
     assert_eq!(listing.entries.len(), 64);
     worker.sh("mkdir many; cd many; seq 20000 | xargs touch");
     let listing = list(&mut worker, ListRequest { path: "many".to_owned(), limit: 50, ..tree(1) });
     assert_eq!((listing.entries.len(), listing.total, listing.truncated), (50, 20_000, true));
-    assert_eq!(worker.sh("rm -rf d").code(), Some(0));
 }
 
 #[test]

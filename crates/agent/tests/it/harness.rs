@@ -274,8 +274,7 @@ impl Worker {
 
     /// As [`Self::follow`], for a stream that has been read from already.
     pub(crate) fn follow_on(&mut self, stream: StreamId) -> Ended {
-        let mut ended = Ended::default();
-        ended.joined_late = true;
+        let ended = Ended { joined_late: true, ..Ended::default() };
         self.follow_to_end(stream, ended, true)
     }
 
