@@ -24,6 +24,8 @@ pub(crate) fn document(catalog: &Catalog) -> String {
 fn with_catalog(catalog: &Catalog) -> Value {
     let (_, written) = crate::http::operations().split_for_parts();
     let mut document = serde_json::to_value(written).unwrap_or_default();
+    tighten_parameters(&mut document);
+    require_what_is_always_there(&mut document);
     add_problems(&mut document);
     add_tools(&mut document, catalog);
     document
@@ -64,6 +66,79 @@ fn add<T: ToSchema + PartialSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) 
 const ABOUT: &str = "Runs tool calls for AI agents: each session has a sandbox of its own, each call is durable once accepted, and every event of \
 a call is numbered, stored and can be read again.\n\nRefusals are problems (RFC 9457) with a `code` from a closed list; see `/problems`. \
 Unknown fields are refused. Lists have `limit` and `cursor`. Every response has `X-Request-Id`.";
+
+/// A parameter that is not given is left out; none is null.
+fn tighten_parameters(document: &mut Value) {
+    for operation in operations(document) {
+        for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+            if let Some(Value::Array(kinds)) = parameter["schema"].get_mut("type") {
+                kinds.retain(|kind| kind != "null");
+                if let [only] = kinds.as_slice() {
+                    parameter["schema"]["type"] = only.clone();
+                }
+            }
+        }
+    }
+}
+
+fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let items = document["paths"].as_object_mut().into_iter().flat_map(Map::values_mut);
+    items.flat_map(|item| item.as_object_mut().into_iter().flat_map(Map::values_mut))
+}
+
+/// What may be null in an answer is still always there: only requests leave fields out.
+fn require_what_is_always_there(document: &mut Value) {
+    let mut asked = Vec::new();
+    for operation in operations(document) {
+        references(&operation["requestBody"], &mut asked);
+    }
+    let schemas = document["components"]["schemas"].clone();
+    let mut seen = 0;
+    while seen < asked.len() {
+        references(&schemas[asked[seen].as_str()].clone(), &mut asked);
+        seen += 1;
+    }
+    let answered = document["components"]["schemas"].as_object_mut().into_iter().flatten();
+    for (_, schema) in answered.filter(|(name, _)| !asked.contains(name) && *name != "CallEvent") {
+        require_nullable(schema);
+        for part in schema["allOf"].as_array_mut().into_iter().flatten() {
+            require_nullable(part);
+        }
+    }
+}
+
+fn require_nullable(schema: &mut Value) {
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+    let null = Value::from("null");
+    let nullable = |property: &Value| {
+        let kinds = property["type"].as_array().is_some_and(|kinds| kinds.contains(&null));
+        kinds || property["oneOf"].as_array().into_iter().flatten().any(|choice| choice["type"] == null)
+    };
+    let mut required: Vec<Value> = schema["required"].as_array().cloned().unwrap_or_default();
+    for (name, _) in properties.iter().filter(|(_, property)| nullable(property)) {
+        if !required.contains(&name.as_str().into()) {
+            required.push(name.as_str().into());
+        }
+    }
+    if !required.is_empty() {
+        schema["required"] = required.into();
+    }
+}
+
+/// Names of the components that a part of the document refers to, each once.
+fn references(part: &Value, into: &mut Vec<String>) {
+    match part {
+        Value::Object(fields) => {
+            let name = fields.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
+            if let Some(name) = name.filter(|name| !into.iter().any(|known| known == name)) {
+                into.push(name.to_owned());
+            }
+            fields.values().for_each(|field| references(field, into));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, into)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
 
 /// Statuses that any operation may answer with, by what it takes.
 fn add_problems(document: &mut Value) {

@@ -191,7 +191,7 @@ pub(crate) async fn cancel_call(
         ("tool" = Option<String>, Query, description = "Only calls of this tool, by its own name."),
         ("created_after" = Option<String>, Query, description = "Admitted at or after this time (RFC 3339)."),
         ("created_before" = Option<String>, Query, description = "Admitted before this time (RFC 3339)."),
-        ("limit" = Option<u32>, Query, description = "Items of the page, 1 to 100; 20 when left out."),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Items of the page, 1 to 100; 20 when left out."),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before, with the same filter."),
     ),
     responses((status = 200, description = "A page of calls.", body = List<CallView>)))]
@@ -214,7 +214,7 @@ pub(crate) async fn list_calls(
         ("tool" = Option<String>, Query, description = "Only calls of this tool, by its own name."),
         ("created_after" = Option<String>, Query, description = "Admitted at or after this time (RFC 3339)."),
         ("created_before" = Option<String>, Query, description = "Admitted before this time (RFC 3339)."),
-        ("limit" = Option<u32>, Query, description = "Items of the page, 1 to 100; 20 when left out."),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Items of the page, 1 to 100; 20 when left out."),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before, with the same filter."),
     ),
     responses((status = 200, description = "A page of calls.", body = List<CallView>)))]

@@ -29,7 +29,7 @@ const PAGE_BYTES: u64 = 1024 * 1024;
     params(
         ("call_id" = String, Path, description = "The call."),
         ("after" = Option<u64>, Query, description = "Only events after this number."),
-        ("limit" = Option<u32>, Query, description = "Events of a page, 1 to 100 (JSON only)."),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Events of a page, 1 to 100 (JSON only)."),
         ("Last-Event-ID" = Option<u64>, Header, description = "Like `after`, and wins over it."),
     ),
     responses(

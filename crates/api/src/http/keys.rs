@@ -64,7 +64,7 @@ pub(crate) async fn create_key(
 #[utoipa::path(get, path = "/v1/admin/tenants/{tenant_id}/keys", tag = "admin", security(("bearer" = ["operator"])),
     params(
         ("tenant_id" = String, Path, description = "The tenant."),
-        ("limit" = Option<u32>, Query, description = "Items of the page, 1 to 100; 20 when left out."),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Items of the page, 1 to 100; 20 when left out."),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before."),
     ),
     responses((status = 200, description = "A page of keys.", body = List<KeyView>)))]

@@ -76,7 +76,7 @@ pub(crate) async fn create_session(
     params(
         ("status" = Option<Vec<String>>, Query, description = "`starting`, `running`, `ended`; several with commas."),
         ("metadata.{key}" = Option<String>, Query, description = "Only sessions with this label; may be given for several labels."),
-        ("limit" = Option<u32>, Query, description = "Items of the page, 1 to 100; 20 when left out."),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Items of the page, 1 to 100; 20 when left out."),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before, with the same filter."),
     ),
     responses((status = 200, description = "A page of sessions.", body = List<SessionView>)))]

@@ -60,7 +60,7 @@ pub(crate) async fn get_shell(
         ("session_id" = String, Path, description = "The session."),
         ("shell_id" = String, Path, description = "The shell."),
         ("since_offset" = Option<u64>, Query, description = "Read from this offset of the log on."),
-        ("max_bytes" = Option<u64>, Query, description = "Bytes of the part, 1 to 1,048,576; 65,536 when left out (JSON only)."),
+        ("max_bytes" = Option<u64>, Query, minimum = 1, maximum = 1048576, description = "Bytes of the part, 1 to 1,048,576; 65,536 when left out (JSON only)."),
         ("Last-Event-ID" = Option<u64>, Header, description = "Like `since_offset`, and wins over it."),
     ),
     responses((status = 200, description = "The output.", content((ShellOutput = "application/json"), (String = "text/event-stream")))))]

@@ -60,7 +60,7 @@ pub(crate) async fn create_tenant(
 /// Newest first.
 #[utoipa::path(get, path = "/v1/admin/tenants", tag = "admin", security(("bearer" = ["operator"])),
     params(
-        ("limit" = Option<u32>, Query, description = "Items of the page, 1 to 100; 20 when left out."),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Items of the page, 1 to 100; 20 when left out."),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before."),
     ),
     responses((status = 200, description = "A page of tenants.", body = List<TenantView>)))]

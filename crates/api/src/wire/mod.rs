@@ -3,7 +3,7 @@
 //! # Design notes
 //!
 //! Objects that the service also keeps as JSON (`result`, `error`, `ended`, `usage`, policies) are `domain` types, which know no
-//! schema. They are embedded as they are and documented here by a twin of the same shape; [`twins`](tests) compares the two field
+//! schema. They are embedded as they are and documented here by a twin of the same shape; a test compares the two field
 //! by field, so that a change in `domain` cannot change the wire unseen.
 
 use chrono::{DateTime, Utc};
@@ -62,3 +62,6 @@ fn map_of_text(most: usize, value_chars: usize, description: &str) -> Object {
         .additional_properties(Some(AdditionalProperties::RefOr(value.into())))
         .build()
 }
+
+#[cfg(test)]
+mod tests;
