@@ -183,6 +183,33 @@ async fn a_slow_reader_of_one_stream_does_not_hold_up_another() {
 }
 
 #[tokio::test]
+async fn many_are_made_and_removed_at_once() {
+    let rig = Rig::with(|config| config.pool = warm_small(2));
+    let worker = rig.worker();
+    let since = Instant::now();
+    let making = (0..16).map(|number| {
+        let worker = worker.clone();
+        tokio::spawn(async move {
+            let sandbox = worker.acquire(small()).await.unwrap();
+            let ran = bash(&sandbox, &format!("echo {number} > n; cat n")).await;
+            assert_eq!(ran.stdout, format!("{number}\n"));
+            sandbox
+        })
+    });
+    let mut uids = Vec::new();
+    for made in making.collect::<Vec<_>>() {
+        let sandbox = made.await.unwrap();
+        uids.push(sandbox.tool_uid());
+        worker.release(&sandbox, WorkspaceFate::Remove);
+    }
+    eprintln!("figure: 16 sandboxes at once in {} ms", since.elapsed().as_millis());
+    uids.sort_unstable();
+    uids.dedup();
+    assert_eq!(uids.len(), 16, "every sandbox has a uid of its own");
+    rig.finish(&[&worker]).await;
+}
+
+#[tokio::test]
 async fn after_shutdown_there_are_no_sandboxes_to_be_had() {
     let rig = Rig::with(|config| config.pool = warm_small(1));
     let worker = rig.worker();

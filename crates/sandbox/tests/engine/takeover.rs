@@ -93,7 +93,7 @@ async fn a_zombie_removes_nothing_that_another_worker_has() {
     assert!(matches!(again, Err(SandboxError::Fenced)), "{again:?}");
 
     // The operation that ran before answers from the journal.
-    let journal = ExecRequest { spec: None, ..before };
+    let journal = ExecRequest { spec: None, resume_from: "before\n".len() as u64, ..before };
     assert_eq!(run_request(adopted.agent(), journal).await.unwrap().stdout, "");
     assert_eq!(bash(&adopted, "echo mine").await.stdout, "mine\n");
     heir.release(&adopted, WorkspaceFate::Remove);
