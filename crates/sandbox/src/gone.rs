@@ -1,6 +1,6 @@
 //! That a sandbox is gone: why, and what was seen. Typed evidence instead of a guess.
 
-use domain::{EndReason, SessionEndReason};
+use domain::SessionEndReason;
 use serde_json::{Map, Value};
 
 /// Why a sandbox serves no more.
@@ -33,12 +33,6 @@ impl GoneReason {
             Self::AgentGone => SessionEndReason::AgentGone,
             Self::Oom => SessionEndReason::Oom,
         }
-    }
-
-    /// What became of calls that ran in it.
-    #[must_use]
-    pub const fn call_end(self) -> EndReason {
-        EndReason::Lost
     }
 }
 

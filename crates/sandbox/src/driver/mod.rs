@@ -5,7 +5,7 @@ pub(crate) mod docker;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use domain::{HostId, Resources, SandboxId};
@@ -270,7 +270,4 @@ pub trait Driver: Send + Sync + 'static {
 
     /// What the engine tells unasked, from now on, until it goes away. The caller asks again.
     fn events(&self) -> BoxStream<'static, Result<ContainerEvent, EngineError>>;
-
-    /// How long creating and removing may take at the most, in all.
-    fn patience(&self) -> Duration;
 }

@@ -30,7 +30,7 @@ pub(super) enum Control {
     Close(StreamId),
 }
 
-/// The receiving ends that [`write`] drives.
+/// The receiving ends that [`write()`] drives.
 pub(super) struct Driven {
     pub(super) outgoing: mpsc::Receiver<Outgoing>,
     pub(super) control: mpsc::UnboundedReceiver<Control>,

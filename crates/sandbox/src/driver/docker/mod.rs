@@ -255,8 +255,4 @@ impl Driver for DockerDriver {
     fn events(&self) -> BoxStream<'static, Result<ContainerEvent, EngineError>> {
         events::stream(Arc::clone(&self.engine), self.identity.selector(Kind::Sandbox))
     }
-
-    fn patience(&self) -> Duration {
-        4 * ACT
-    }
 }
