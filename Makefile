@@ -39,9 +39,9 @@ lint: ## Check the format, clippy and the documentation
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-bench: setup ## Measure a release build and print the ratios of PERFORMANCE.md
+bench: setup ## Measure a release build against its goals (ARGS="--quick --only P1,P4")
 	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent bench-binaries
-	@target/release/toolhost-bench
+	@target/release/toolhost-bench $(ARGS)
 
 openapi: ## Write openapi/toolhost.json
 	@cargo build -p server --bin toolhost
