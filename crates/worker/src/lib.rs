@@ -1,14 +1,27 @@
 //! The worker: claims calls, owns sessions, runs tools, relays their output, sweeps what is over.
 //!
 //! This room knows no HTTP and no SQL: rows go through `store`, containers through `sandbox`, and tools see only
-//! the ports that are implemented here.
+//! the ports that are implemented here. [`Worker::start`] is the way in.
 
-mod relay;
+mod board;
+mod call;
+mod claims;
 mod config;
-mod ledger;
+mod dispatch;
 mod lease;
+mod ledger;
 mod metrics;
+mod ports;
+mod relay;
 mod schedule;
+mod session;
+mod sessions;
+mod shell;
+mod sweeps;
+mod takeover;
+mod tenure;
+mod worker;
 
 pub use config::{OnShutdown, WorkerConfig};
 pub use metrics::Metrics;
+pub use worker::{StartError, Worker, WorkerHandle};

@@ -62,9 +62,11 @@ impl Metrics {
             registry.register(Box::new(metric.clone()))?;
             Ok(metric)
         };
-        let seconds = vec![0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
+        let seconds =
+            vec![0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
         let queue_seconds = Histogram::with_opts(
-            HistogramOpts::new("toolhost_call_queue_seconds", "From admission to start").buckets(seconds.clone()),
+            HistogramOpts::new("toolhost_call_queue_seconds", "From admission to start")
+                .buckets(seconds.clone()),
         )?;
         registry.register(Box::new(queue_seconds.clone()))?;
         let duration_seconds = HistogramVec::new(
@@ -88,11 +90,18 @@ impl Metrics {
             recoveries: counter("toolhost_session_recoveries_total", "Sandboxes made anew for a session")?,
             leases_lost: counter("toolhost_worker_leases_lost_total", "Leases lost to others")?,
             takeovers: counter("toolhost_worker_takeovers_total", "Sessions taken over from dead workers")?,
-            stale_refused: counter("toolhost_worker_stale_writes_total", "Writes refused because superseded")?,
+            stale_refused: counter(
+                "toolhost_worker_stale_writes_total",
+                "Writes refused because superseded",
+            )?,
             output_bytes: counter("toolhost_output_bytes_total", "Bytes of output relayed")?,
             dropped_bytes: counter("toolhost_output_dropped_bytes_total", "Bytes of output dropped")?,
             panics: counters("toolhost_tool_panics_total", "Tools that panicked", &["tool"])?,
-            sweep_failures: counters("toolhost_sweep_failures_total", "Failed maintenance passes", &["sweep"])?,
+            sweep_failures: counters(
+                "toolhost_sweep_failures_total",
+                "Failed maintenance passes",
+                &["sweep"],
+            )?,
             installation,
         })
     }

@@ -156,7 +156,8 @@ impl Relay {
         relay.received = resume.sent_from;
         relay.clean = resume.sent_from;
         if base.log + resume.sent_from > resume.stored.log {
-            relay.tail = Some(Tail::new(limits.tail_bytes, base.log + resume.sent_from - resume.stored.log, 0));
+            relay.tail =
+                Some(Tail::new(limits.tail_bytes, base.log + resume.sent_from - resume.stored.log, 0));
         } else {
             relay.skip = [
                 resume.stored.stdout.saturating_sub(resume.before_sent.stdout),
@@ -164,6 +165,11 @@ impl Relay {
             ];
         }
         relay
+    }
+
+    /// Where the operation's output begins in the owner's log.
+    pub(crate) fn base(&self) -> Position {
+        self.base
     }
 
     /// Offset of the operation below which the agent need send nothing again.
@@ -214,7 +220,9 @@ impl Relay {
     /// Everything of the owner's log below this offset is committed.
     pub(crate) fn made_durable(&mut self, log_offset: u64) {
         self.durable = self.durable.max(log_offset);
-        while let Some(clean) = self.taken.front().copied().filter(|clean| self.base.log + clean <= self.durable) {
+        while let Some(clean) =
+            self.taken.front().copied().filter(|clean| self.base.log + clean <= self.durable)
+        {
             self.acknowledged = self.acknowledged.max(clean);
             self.taken.pop_front();
         }
@@ -363,7 +371,8 @@ impl Relay {
                     self.ready.last_mut().expect("a piece was just pushed")
                 }
             };
-            let length = if length > 0 { length } else { utf8::whole_prefix(bytes, limits::OUTPUT_EVENT_BYTES) };
+            let length =
+                if length > 0 { length } else { utf8::whole_prefix(bytes, limits::OUTPUT_EVENT_BYTES) };
             piece.bytes.extend_from_slice(&bytes[..length]);
             self.end.advance(stream, length as u64);
             bytes = &bytes[length..];

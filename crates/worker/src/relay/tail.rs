@@ -55,7 +55,8 @@ impl Tail {
 
     /// Bytes dropped of each stream (by this relay), and the rest with no character split at its start.
     pub(super) fn into_pieces(mut self) -> ([u64; 2], Vec<(StreamName, Bytes)>) {
-        let mut cut_before = [self.dropped[0] + self.dropped_before > 0, self.dropped[1] + self.dropped_before > 0];
+        let mut cut_before =
+            [self.dropped[0] + self.dropped_before > 0, self.dropped[1] + self.dropped_before > 0];
         for (stream, bytes) in &mut self.pieces {
             let at = index(*stream);
             while cut_before[at] && bytes.first().copied().is_some_and(utf8::is_continuation) {

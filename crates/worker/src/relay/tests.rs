@@ -31,7 +31,8 @@ impl Stored {
 
     /// How the streams stand at an offset of the log.
     fn at(&self, log: u64) -> Position {
-        let Some(piece) = self.pieces.iter().find(|piece| piece.log_offset + piece.bytes.len() as u64 > log) else {
+        let Some(piece) = self.pieces.iter().find(|piece| piece.log_offset + piece.bytes.len() as u64 > log)
+        else {
             return self.end();
         };
         let own = piece.offset + (log - piece.log_offset);
@@ -42,7 +43,11 @@ impl Stored {
     }
 
     fn stream(&self, stream: StreamName) -> Vec<u8> {
-        self.pieces.iter().filter(|piece| piece.stream == stream).flat_map(|piece| piece.bytes.clone()).collect()
+        self.pieces
+            .iter()
+            .filter(|piece| piece.stream == stream)
+            .flat_map(|piece| piece.bytes.clone())
+            .collect()
     }
 
     fn add(&mut self, pieces: Vec<OutputPiece>) {

@@ -100,7 +100,13 @@ impl Schedule {
     }
 
     /// A session is owned from now on; it serves when [`Self::serve`] says so.
-    pub(crate) fn open(&mut self, session_id: SessionId, tenant_id: TenantId, limits: TenantLimits, limit: u32) {
+    pub(crate) fn open(
+        &mut self,
+        session_id: SessionId,
+        tenant_id: TenantId,
+        limits: TenantLimits,
+        limit: u32,
+    ) {
         let floor = self.floor();
         let share = self.tenants.entry(tenant_id).or_insert(Share {
             granted: 0,
@@ -189,6 +195,13 @@ impl Schedule {
         }
     }
 
+    /// The rows say that this worker has so many slots of the tenant.
+    pub(crate) fn granted_at_least(&mut self, tenant_id: TenantId, count: u32) {
+        if let Some(share) = self.tenants.get_mut(&tenant_id) {
+            share.granted = share.granted.max(count);
+        }
+    }
+
     /// Takes a slot for a call that need not queue. False when it has to.
     pub(crate) fn reserve(&mut self, tenant_id: TenantId, session_id: SessionId) -> bool {
         let others_waiting =
@@ -246,7 +259,8 @@ impl Schedule {
             .filter(|(_, share)| share.granted < share.limits.running && !share.claiming)
             .filter(|(_, share)| {
                 let spare = share.granted - share.used.min(share.granted);
-                share.hinted && spare == 0 || share.sessions > 0 && share.granted < share.limits.session_running
+                share.hinted && spare == 0
+                    || share.sessions > 0 && share.granted < share.limits.session_running
             })
             .map(|(tenant_id, share)| {
                 (*tenant_id, share.limits.running, BLOCK.min(share.limits.running - share.granted))
@@ -301,10 +315,19 @@ impl Schedule {
         let running = self
             .sessions
             .iter()
-            .map(|(id, seats)| (*id, if seats.has_room() { seats.running } else { FULL }))
+            .map(|(id, seats)| {
+                (*id, if seats.has_room() { seats.running + self.narrower(seats) } else { FULL })
+            })
             .filter(|(_, running)| *running > 0)
             .collect();
         Plan { turns, running }
+    }
+
+    /// By how much a session's own limit is smaller than its tenant's, which is the one that the store is told.
+    fn narrower(&self, seats: &Seats) -> u32 {
+        self.tenants
+            .get(&seats.tenant_id)
+            .map_or(0, |share| share.limits.session_running.saturating_sub(seats.limit))
     }
 
     /// What a plan came to: the claimed calls keep their slots, the others are free again. `None` when the claim failed.
@@ -331,6 +354,7 @@ impl Schedule {
             if claimed.is_some() && left > 0 {
                 // Everything that could start has: what is still queued waits for its session or for another call.
                 share.hinted = std::mem::take(&mut share.hinted_again);
+                share.blocked = true;
                 if share.hinted {
                     continue;
                 }

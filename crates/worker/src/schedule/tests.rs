@@ -150,7 +150,11 @@ fn answer(plan: &Plan, running: &[u8], most: u8) -> Vec<u8> {
         .map(|n| (n, plan.running.iter().find(|(id, _)| *id == session(n)).map_or(0, |(_, count)| *count)))
         .collect();
     let none_planned = plan.turns.is_empty();
-    assert!(seats.iter().all(|(n, count)| none_planned || *count >= running.iter().filter(|r| *r == n).count() as u32));
+    assert!(
+        seats
+            .iter()
+            .all(|(n, count)| none_planned || *count >= running.iter().filter(|r| *r == n).count() as u32)
+    );
     let mut claimed = Vec::new();
     for turn in &plan.turns {
         let mut left = turn.slots.min(u32::from(most));

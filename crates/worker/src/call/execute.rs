@@ -1,0 +1,208 @@
+//! The run of a call's tool: in which sandbox, until when, and how it came out.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use domain::limits::KILL_GRACE_MS;
+use domain::{Call, CallUsage};
+use futures_util::FutureExt;
+use serde_json::Map;
+use tokio::time::{Instant, sleep_until};
+
+use super::outcome::{Cause, Circumstances, Execution, Report, report};
+use super::{CallLog, Consumption, RunningCall, Start};
+use crate::ports::CallPorts;
+use crate::session::{NotServing, OwnedSession, Serving};
+use crate::tenure::Tenure;
+
+/// How much later than the agent this worker calls a call's time over.
+const DEADLINE_SLACK: Duration = Duration::from_millis(250);
+/// How long what was ended may take to be gone: grace, the agent's budget of 2 s, one silence of the link, slack.
+const END_LIMIT: Duration = Duration::from_millis(KILL_GRACE_MS + 2_000 + protocol_silence_ms() + 3_000);
+
+const fn protocol_silence_ms() -> u64 {
+    sandbox::protocol::SILENCE_LIMIT_MS
+}
+
+/// A call that runs, and everything that its run shares.
+pub(crate) struct Facts {
+    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) session: Arc<OwnedSession>,
+    pub(crate) running: Arc<RunningCall>,
+    pub(crate) call: Call,
+    pub(crate) log: CallLog,
+    pub(crate) how: Start,
+    /// When the agent is to end what the call runs.
+    pub(crate) deadline: Instant,
+    /// Something with effects was asked of the sandbox, or may have been by a worker before.
+    pub(crate) begun: AtomicBool,
+    /// A shell of the call lives on.
+    pub(crate) became_shell: AtomicBool,
+    pub(crate) consumption: Consumption,
+}
+
+impl Facts {
+    pub(crate) fn new(
+        tenure: &Arc<Tenure>,
+        session: &Arc<OwnedSession>,
+        running: &Arc<RunningCall>,
+        call: Call,
+        how: Start,
+        log: CallLog,
+    ) -> Self {
+        let timeout = Duration::from_millis(call.timeout_ms);
+        let (resumed, elapsed) = match (how, call.started_at) {
+            (Start::Resumed { .. }, Some(started_at)) => {
+                (true, (tenure.store().clock().now() - started_at).to_std().unwrap_or_default())
+            }
+            (Start::Resumed { .. }, None) => (true, Duration::ZERO),
+            (Start::Direct | Start::Claimed, _) => (false, Duration::ZERO),
+        };
+        Self {
+            tenure: Arc::clone(tenure),
+            session: Arc::clone(session),
+            running: Arc::clone(running),
+            deadline: Instant::now() + timeout.saturating_sub(elapsed),
+            begun: AtomicBool::new(resumed),
+            became_shell: AtomicBool::new(false),
+            consumption: Consumption::default(),
+            call,
+            log,
+            how,
+        }
+    }
+
+    /// What it used, so long after it began here.
+    pub(crate) fn usage(&self, ran: Duration) -> CallUsage {
+        let now = self.tenure.store().clock().now();
+        let since =
+            |at: chrono::DateTime<chrono::Utc>| u64::try_from((now - at).num_milliseconds()).unwrap_or(0);
+        let ran_ms = u64::try_from(ran.as_millis()).unwrap_or(u64::MAX);
+        // Before this worker had it, only the database's clock knows.
+        let duration_ms = match self.how {
+            Start::Direct | Start::Claimed => ran_ms,
+            Start::Resumed { .. } => self.call.started_at.map_or(ran_ms, since),
+        };
+        let queue_ms = since(self.call.created_at).saturating_sub(duration_ms);
+        CallUsage { queue_ms, duration_ms, ..self.consumption.so_far() }
+    }
+
+    /// Whether the agent's journal holds nothing of the call that somebody still needs.
+    pub(crate) fn is_forgettable(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) && !self.became_shell.load(Ordering::Relaxed)
+    }
+
+    fn circumstances(&self, runs: u32) -> Circumstances {
+        Circumstances {
+            effect: self.call.effect,
+            may_have_begun: self.begun.load(Ordering::Relaxed),
+            cause: self.running.cause(),
+            runs,
+            usage: CallUsage::default(),
+            timeout_ms: self.call.timeout_ms,
+        }
+    }
+}
+
+/// Runs the tool, again where nothing can have happened twice, and decides what becomes of the call.
+pub(super) async fn execute(facts: &Arc<Facts>) -> Report {
+    for runs in 0.. {
+        let execution = run_once(facts, runs).await;
+        match report(execution, facts.circumstances(runs)) {
+            Report::RunAgain => {
+                facts.log.end_output(None);
+            }
+            decided @ (Report::End(_) | Report::Nothing) => return decided,
+        }
+    }
+    Report::Nothing
+}
+
+async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
+    let serving = match serving(facts).await {
+        Ok(serving) => serving,
+        Err(execution) => return execution,
+    };
+    if let Start::Resumed { generation } = facts.how
+        && runs == 0
+        && serving.generation != generation
+    {
+        return Execution::SandboxGone(facts.session.last_gone());
+    }
+    let ports = Arc::new(CallPorts::new(Arc::clone(facts), serving.clone(), runs));
+    let cx = tools::Context {
+        call_id: facts.call.id,
+        session_id: facts.call.session_id,
+        tenant_id: facts.call.tenant_id,
+        description: facts.call.description.clone(),
+        output_budget_bytes: facts.call.output_budget_bytes,
+        cancel: facts.running.cancel.clone(),
+        sandbox: ports.clone(),
+        shells: ports.clone(),
+        events: ports,
+    };
+    let arguments = facts.call.arguments.clone();
+    facts.consumption.add(|usage| usage.bytes_in = arguments.to_string().len() as u64);
+    let tool =
+        AssertUnwindSafe(facts.tenure.core.catalog.run(&facts.call.tool, &cx, arguments)).catch_unwind();
+    tokio::pin!(tool);
+    tokio::select! {
+        biased;
+        returned = &mut tool => match returned {
+            Ok(Ok(finished)) => Execution::Returned(finished),
+            Ok(Err(error)) => Execution::Refused(error),
+            Err(panic) => panicked(facts, panic.as_ref()),
+        },
+        () = facts.tenure.ended.cancelled() => Execution::Abandoned,
+        () = out_of_patience(facts) => {
+            facts.session.condemn(&serving);
+            Execution::Unanswered
+        }
+    }
+}
+
+/// The session's sandbox, once there is one.
+async fn serving(facts: &Facts) -> Result<Serving, Execution> {
+    let serving = tokio::select! {
+        biased;
+        serving = facts.session.serving() => serving,
+        () = facts.tenure.ended.cancelled() => return Err(Execution::Abandoned),
+        () = ending(facts) => return Err(Execution::SandboxGone(Map::new())),
+    };
+    match serving {
+        Ok(serving) => Ok(serving),
+        Err(NotServing::Ended) => {
+            facts.running.end(Cause::SessionEnded);
+            Err(Execution::SandboxGone(Map::new()))
+        }
+        Err(NotServing::Left) => Err(Execution::Abandoned),
+    }
+}
+
+/// Waits until the call is to be ended; at its deadline, this says so itself.
+async fn ending(facts: &Facts) {
+    tokio::select! {
+        () = facts.running.cancel.cancelled() => {}
+        () = sleep_until(facts.deadline + DEADLINE_SLACK) => facts.running.end(Cause::TimedOut),
+    }
+}
+
+/// Waits until a call that is to be ended should long be over.
+async fn out_of_patience(facts: &Facts) {
+    ending(facts).await;
+    tokio::time::sleep(END_LIMIT).await;
+}
+
+fn panicked(facts: &Facts, panic: &(dyn Any + Send)) -> Execution {
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_default();
+    facts.tenure.metrics().panics.with_label_values(&[facts.call.tool.as_str()]).inc();
+    tracing::error!(call = %facts.call.id, tool = facts.call.tool, message, "a tool panicked");
+    Execution::Panicked
+}

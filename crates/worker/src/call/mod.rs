@@ -1,0 +1,203 @@
+//! Running a call: from a slot to its one terminal state.
+//!
+//! # Design notes
+//!
+//! One task runs the tool and drives its log side by side, so that a quick call has no hand-over between tasks and
+//! no commit but that of its result. The task ends in one of two ways: the outcome is committed under the fence, or
+//! the worker has no right to write it any more and leaves no trace.
+
+mod execute;
+mod log;
+mod outcome;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use domain::call::Outcome;
+use domain::{Call, CallId, CallUsage, Code, SessionEnd, SessionEndReason, SessionId};
+use store::{Fence, SessionWish};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::board::Slot;
+use crate::tenure::{Tenure, Unwritten};
+
+pub(crate) use execute::Facts;
+use execute::execute;
+pub(crate) use log::CallLog;
+pub(crate) use outcome::Cause;
+use outcome::Report;
+
+/// How a call came to be run here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Admission took a slot and inserted it as started.
+    Direct,
+    /// It was claimed from the queue.
+    Claimed,
+    /// A worker before had it.
+    Resumed {
+        /// The sandbox that it ran in is the session's sandbox of this generation.
+        generation: u32,
+    },
+}
+
+impl Start {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Claimed => "claimed",
+            Self::Resumed { .. } => "resumed",
+        }
+    }
+}
+
+/// A call that runs here, as others see it.
+#[derive(Debug)]
+pub(crate) struct RunningCall {
+    pub(crate) id: CallId,
+    pub(crate) session_id: SessionId,
+    /// Fires when it is to be ended.
+    pub(crate) cancel: CancellationToken,
+    /// Fires when nothing more is done about it here.
+    pub(crate) over: CancellationToken,
+    cause: Mutex<Option<Cause>>,
+}
+
+impl RunningCall {
+    /// Ends it, for the first reason that somebody gives.
+    pub(crate) fn end(&self, cause: Cause) {
+        self.cause.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(cause);
+        self.cancel.cancel();
+    }
+
+    /// Why it is to be ended, if it is.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        *self.cause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a call that the store has given to this worker, unless it runs already.
+pub(crate) fn start(tenure: &Arc<Tenure>, call: Call, slot: Slot, how: Start) {
+    let running = Arc::new(RunningCall {
+        id: call.id,
+        session_id: call.session_id,
+        cancel: CancellationToken::new(),
+        over: CancellationToken::new(),
+        cause: Mutex::new(call.cancel_requested.then_some(Cause::Cancelled)),
+    });
+    if call.cancel_requested {
+        running.cancel.cancel();
+    }
+    if tenure.ended.is_cancelled() || !tenure.insert_call(&running) {
+        return;
+    }
+    tenure.metrics().starts.with_label_values(&[how.as_str()]).inc();
+    let tenure_of_task = Arc::clone(tenure);
+    tenure.spawn(async move {
+        let tenure = tenure_of_task;
+        run(&tenure, &running, call, how).await;
+        tenure.remove_call(running.id);
+        running.over.cancel();
+        drop(slot);
+    });
+}
+
+async fn run(tenure: &Arc<Tenure>, running: &Arc<RunningCall>, call: Call, how: Start) {
+    let (Some(session), Some(fence)) = (tenure.session(call.session_id), Fence::of(&call)) else {
+        tracing::warn!(call = %call.id, session = %call.session_id, "a call of a session that is not here");
+        return;
+    };
+    let began = Instant::now();
+    let facts = Arc::new(Facts::new(tenure, &session, running, call, how, CallLog::new(fence)));
+    let drive = facts.log.drive(tenure);
+    tokio::pin!(drive);
+    let report = tokio::select! {
+        biased;
+        driven = &mut drive => {
+            refused_events(&facts, driven);
+            Report::Nothing
+        }
+        report = execute(&facts) => {
+            facts.log.close();
+            match drive.await {
+                Ok(()) => report,
+                failed => {
+                    refused_events(&facts, failed);
+                    Report::Nothing
+                }
+            }
+        }
+    };
+    let Report::End(mut outcome) = report else { return };
+    outcome.usage = facts.usage(began.elapsed());
+    if finish(tenure, &facts, *outcome).await {
+        if facts.is_forgettable() {
+            forget(tenure, &facts);
+        }
+        if session.row.one_shot {
+            session.wish(SessionWish::End(SessionEnd::because(SessionEndReason::Deleted)));
+        }
+    }
+}
+
+fn refused_events(facts: &Facts, driven: Result<(), Unwritten>) {
+    if let Err(Unwritten::Refused(error)) = driven {
+        tracing::error!(call = %facts.call.id, %error, "events of a call were refused");
+    }
+}
+
+/// Commits the end. False when this worker had no right to it any more.
+async fn finish(tenure: &Tenure, facts: &Facts, outcome: Outcome) -> bool {
+    facts.log.end_output(None);
+    let rest = facts.log.rest();
+    let call = &facts.call;
+    let status = outcome.status;
+    let finished = tenure
+        .write(|| {
+            tenure.store().finish_call(&rest.fence, rest.announce, rest.events.clone(), outcome.clone())
+        })
+        .await;
+    match finished {
+        Ok(_) => {
+            let metrics = tenure.metrics();
+            metrics.calls.with_label_values(&[call.tool.as_str(), status.as_str()]).inc();
+            metrics.queue_seconds.observe(Duration::from_millis(outcome.usage.queue_ms).as_secs_f64());
+            let duration = Duration::from_millis(outcome.usage.duration_ms).as_secs_f64();
+            metrics.duration_seconds.with_label_values(&[call.tool.as_str()]).observe(duration);
+            true
+        }
+        Err(Unwritten::Superseded) => false,
+        Err(Unwritten::Refused(error)) => {
+            tracing::error!(call = %call.id, %error, code = %Code::Internal, "the end of a call was refused");
+            false
+        }
+    }
+}
+
+/// Everything of the call is durable: the agent's journal need not keep it.
+fn forget(tenure: &Tenure, facts: &Facts) {
+    let Some(serving) = facts.session.serving_now() else { return };
+    let owner = facts.call.id.to_string();
+    tenure.spawn(async move {
+        if let Err(error) = serving.sandbox.agent().forget(&owner).await {
+            tracing::debug!(call = owner, %error, "the journal keeps a call that has ended");
+        }
+    });
+}
+
+/// Counters that a call's operations add to.
+#[derive(Debug, Default)]
+pub(crate) struct Consumption {
+    inner: Mutex<CallUsage>,
+}
+
+impl Consumption {
+    pub(crate) fn add(&self, add: impl FnOnce(&mut CallUsage)) {
+        add(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn so_far(&self) -> CallUsage {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

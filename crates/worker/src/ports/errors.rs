@@ -1,0 +1,26 @@
+//! The agent's errors in the registry of this house.
+
+use domain::Code;
+use sandbox::protocol::{AgentError, ErrorCode};
+use tools::ToolError;
+
+/// What a tool is told when the agent could not do it.
+pub(super) fn of_agent(error: &AgentError) -> ToolError {
+    let code = match error.code {
+        ErrorCode::NotFound => Code::PathNotFound,
+        ErrorCode::PermissionDenied => Code::PermissionDenied,
+        ErrorCode::OutsideRoot => Code::PathOutsideWorkspace,
+        ErrorCode::IsDirectory => Code::IsDirectory,
+        ErrorCode::NotDirectory => Code::NotDirectory,
+        ErrorCode::NotRegular => Code::NotRegularFile,
+        ErrorCode::Exists => Code::AlreadyExists,
+        ErrorCode::Conflict => Code::StaleRead,
+        ErrorCode::NoSpace => Code::NoSpace,
+        ErrorCode::InvalidPath => Code::InvalidPath,
+        ErrorCode::Ended => Code::ShellEnded,
+        ErrorCode::StartFailed => Code::StartFailed,
+        ErrorCode::LimitExceeded => Code::SandboxLimit,
+        ErrorCode::Unsupported | ErrorCode::Io => Code::PlatformError,
+    };
+    ToolError::new(code, error.message.clone())
+}

@@ -1,0 +1,127 @@
+//! Maintenance: one small verb each, repeated, idempotent, safe to run in every worker at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::claims::give_back;
+use crate::sessions::refresh_limits;
+use crate::tenure::Tenure;
+
+/// Days ahead for which there are partitions.
+const PARTITION_DAYS: u32 = 7;
+
+#[derive(Debug, Clone, Copy)]
+enum Sweep {
+    Partitions,
+    Retention,
+    IdempotencyKeys,
+    RemovedSandboxes,
+    LostHosts,
+    SurplusSlots,
+    Limits,
+    Counts,
+}
+
+impl Sweep {
+    const ALL: [Self; 8] = [
+        Self::Partitions,
+        Self::Retention,
+        Self::IdempotencyKeys,
+        Self::RemovedSandboxes,
+        Self::LostHosts,
+        Self::SurplusSlots,
+        Self::Limits,
+        Self::Counts,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Partitions => "partitions",
+            Self::Retention => "retention",
+            Self::IdempotencyKeys => "idempotency_keys",
+            Self::RemovedSandboxes => "removed_sandboxes",
+            Self::LostHosts => "lost_hosts",
+            Self::SurplusSlots => "surplus_slots",
+            Self::Limits => "limits",
+            Self::Counts => "counts",
+        }
+    }
+
+    fn period(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Partitions | Self::Retention => 3_600,
+            Self::IdempotencyKeys | Self::RemovedSandboxes => 600,
+            Self::LostHosts | Self::SurplusSlots | Self::Counts => 10,
+            Self::Limits => 5,
+        })
+    }
+
+    async fn pass(self, tenure: &Tenure) -> store::Result<()> {
+        let store = tenure.store();
+        match self {
+            Self::Partitions => drop(store.ensure_partitions(PARTITION_DAYS).await?),
+            Self::Retention => {
+                let dropped = store.drop_old(tenure.core.config.retention).await?;
+                if dropped != store::Dropped::default() {
+                    tracing::info!(events = dropped.events, calls = dropped.calls, "dropped old partitions");
+                }
+            }
+            Self::IdempotencyKeys => drop(store.prune_idempotency().await?),
+            Self::RemovedSandboxes => drop(store.prune_sandboxes().await?),
+            Self::LostHosts => {
+                let ended = store.end_lost_hosts().await?;
+                if ended > 0 {
+                    tracing::warn!(sessions = ended, "ended sessions of lost hosts");
+                }
+            }
+            Self::SurplusSlots => give_back(tenure).await?,
+            Self::Limits => refresh_limits(tenure).await?,
+            Self::Counts => count(tenure).await?,
+        }
+        Ok(())
+    }
+}
+
+async fn count(tenure: &Tenure) -> store::Result<()> {
+    let counts = tenure.store().counts().await?;
+    let gauges = &tenure.metrics().installation;
+    for (kind, count) in [
+        ("queued", counts.queued),
+        ("active", counts.active),
+        ("sessions", counts.sessions),
+        ("sandboxes", counts.sandboxes),
+        ("workers", counts.workers),
+        ("oldest_queued_s", counts.oldest_queued_s),
+    ] {
+        gauges.with_label_values(&[kind]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    Ok(())
+}
+
+/// Starts every sweep; they end with the tenure.
+pub(crate) fn start(tenure: &Arc<Tenure>) {
+    for sweep in Sweep::ALL {
+        let tenure_of_task = Arc::clone(tenure);
+        tenure.spawn(async move { repeat(&tenure_of_task, sweep).await });
+    }
+}
+
+async fn repeat(tenure: &Tenure, sweep: Sweep) {
+    let mut period = interval(sweep.period());
+    period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = tenure.ended.cancelled() => return,
+            _ = period.tick() => {}
+        }
+        if !tenure.lease.is_healthy() {
+            continue;
+        }
+        if let Err(error) = sweep.pass(tenure).await {
+            tenure.metrics().sweep_failures.with_label_values(&[sweep.name()]).inc();
+            tracing::warn!(sweep = sweep.name(), %error, "a sweep failed");
+        }
+    }
+}
