@@ -9,6 +9,7 @@
 mod accept;
 mod access;
 mod address;
+mod audit;
 mod batches;
 mod calls;
 mod events;
@@ -71,6 +72,7 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(tools::get_tool))
         .routes(routes!(tools::list_toolkits))
         .routes(routes!(policies::explain_policy))
+        .routes(routes!(audit::list_audit))
         .routes(routes!(tenants::create_tenant, tenants::list_tenants))
         .routes(routes!(tenants::get_tenant, tenants::patch_tenant))
         .routes(routes!(keys::create_key, keys::list_keys))

@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
 
+pub mod audit;
 pub mod calls;
 pub mod events;
 pub mod keys;

@@ -1,0 +1,68 @@
+//! One recorded decision on the wire.
+
+use serde::Serialize;
+use serde_json::Value;
+use store::AuditEntry;
+use utoipa::ToSchema;
+
+use super::Time;
+
+/// One decision or change, as it was recorded with it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = AuditEntry)]
+pub struct AuditEntryView {
+    /// Its number; rises with time.
+    #[schema(examples("4711"))]
+    pub id: String,
+    /// Always `audit_entry`.
+    #[schema(pattern = "^audit_entry$")]
+    pub object: &'static str,
+    /// When.
+    pub at: Time,
+    /// Who.
+    pub principal: AuditPrincipal,
+    /// What was tried, such as `session.create`.
+    pub action: String,
+    /// On what.
+    pub target: Option<String>,
+    /// Whether it was allowed.
+    pub allowed: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// Facts; arguments only as a hash.
+    #[schema(value_type = Object)]
+    pub details: Value,
+}
+
+/// Who did something.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct AuditPrincipal {
+    /// The API key; null for the service itself and the command line.
+    #[schema(value_type = Option<String>)]
+    pub key_id: Option<domain::KeyId>,
+    /// The key's name, `system`, or `cli`.
+    pub name: String,
+    /// The address that the request came from.
+    pub address: Option<String>,
+}
+
+impl From<AuditEntry> for AuditEntryView {
+    fn from(entry: AuditEntry) -> Self {
+        let principal = AuditPrincipal {
+            key_id: entry.principal.key_id,
+            name: entry.principal.name,
+            address: entry.principal.address.map(|address| address.to_string()),
+        };
+        Self {
+            id: entry.id.to_string(),
+            object: "audit_entry",
+            at: entry.at.into(),
+            principal,
+            action: entry.action,
+            target: entry.target,
+            allowed: entry.allowed,
+            reason: entry.reason,
+            details: entry.details,
+        }
+    }
+}
