@@ -128,7 +128,11 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_open_by_tenant ON sessions (tenant_id) WHERE status <> 'ended';
 CREATE INDEX sessions_open_by_worker ON sessions (worker_id) WHERE status <> 'ended';
-CREATE INDEX sessions_open_by_expiry ON sessions (expires_at) WHERE status <> 'ended';
+CREATE INDEX sessions_open_by_host ON sessions (host_id) WHERE status <> 'ended';
+CREATE INDEX sessions_unclaimed ON sessions (id) WHERE status = 'starting' AND worker_id IS NULL;
+
+-- Uids go round: one is not given again while files of its last sandbox may still lie in a workspace.
+CREATE SEQUENCE sandbox_tool_uids AS integer MINVALUE 1048576 MAXVALUE 2000000000 CYCLE;
 
 CREATE TABLE sandboxes (
     id uuid PRIMARY KEY,
@@ -153,6 +157,7 @@ CREATE TABLE sandboxes (
 -- An rlimit on processes is shared by uid across containers, so a uid serves one live sandbox of a host.
 CREATE UNIQUE INDEX sandboxes_uid_per_live_host ON sandboxes (host_id, tool_uid) WHERE state <> 'removed';
 CREATE INDEX sandboxes_live_by_host ON sandboxes (host_id) WHERE state <> 'removed';
+CREATE INDEX sandboxes_by_session ON sandboxes (session_id, id) WHERE session_id IS NOT NULL;
 CREATE UNIQUE INDEX sandboxes_one_per_session ON sandboxes (session_id) WHERE session_id IS NOT NULL AND state NOT IN ('removing', 'removed');
 
 -- Granted blocks of a tenant's limit on running calls, so that the limit holds without a row lock per call.
@@ -202,9 +207,10 @@ CREATE TABLE calls (
         = (ended_at IS NOT NULL AND ended IS NOT NULL)),
     CONSTRAINT calls_active_has_worker CHECK (status NOT IN ('starting', 'running') OR worker_id IS NOT NULL)
 ) PARTITION BY RANGE (id);
-CREATE INDEX calls_queued ON calls (tenant_id, id) WHERE status = 'queued';
-CREATE INDEX calls_active_by_worker ON calls (worker_id) WHERE status IN ('starting', 'running', 'waiting_input');
-CREATE INDEX calls_open_by_session ON calls (session_id, id) WHERE ended_at IS NULL;
+-- Five indexes and no more: each costs on every admission and every end. Lookups other than by id give a lower
+-- bound of the id as well (a session's calls are not older than the session), so that old partitions are left alone.
+CREATE INDEX calls_queued ON calls (tenant_id, session_id, id) WHERE status = 'queued';
+CREATE INDEX calls_active ON calls (session_id, id) WHERE status IN ('starting', 'running', 'waiting_input');
 CREATE INDEX calls_by_tenant ON calls (tenant_id, id);
 CREATE INDEX calls_by_session ON calls (session_id, id);
 
@@ -227,6 +233,7 @@ CREATE TABLE call_events (
     tenant_id uuid NOT NULL,
     type text NOT NULL,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Null for call.ended, whose facts are those of the call's row, and for call.output.
     data jsonb,
     -- For call.output: where its bytes lie in output_chunks.
     owner uuid,
@@ -249,6 +256,9 @@ CREATE TABLE output_chunks (
     CONSTRAINT output_chunks_stream_known CHECK (stream IN (1, 2)),
     CONSTRAINT output_chunks_offsets CHECK (log_offset >= 0 AND stream_offset >= 0 AND stream_offset <= log_offset)
 ) PARTITION BY RANGE (owner);
+CREATE INDEX output_chunks_by_stream ON output_chunks (owner, stream, stream_offset);
+-- Compressing would cost more than the disk that it saves: bytes are written once and read about once.
+ALTER TABLE output_chunks ALTER COLUMN bytes SET STORAGE EXTERNAL;
 
 CREATE TABLE shells (
     id uuid PRIMARY KEY,
@@ -256,6 +266,8 @@ CREATE TABLE shells (
     session_id uuid NOT NULL,
     call_id uuid NOT NULL,
     operation integer NOT NULL,
+    -- Owner of its log: itself, or the call that it was before it went to the background.
+    output_owner uuid NOT NULL,
     command text NOT NULL,
     description text,
     status text NOT NULL DEFAULT 'running',
@@ -383,8 +395,15 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON tenants, api_keys, hosts, workers, sessi
     output_chunks, shells, idempotency_keys TO toolhost_system;
 GRANT SELECT, INSERT ON audit_log TO toolhost_system;
 GRANT SELECT ON installation TO toolhost_system;
+GRANT USAGE ON SEQUENCE sandbox_tool_uids TO toolhost_system;
 GRANT SELECT, INSERT, UPDATE ON sessions, calls TO toolhost_app;
-GRANT SELECT ON tenants, api_keys, call_events, output_chunks, shells, sandboxes TO toolhost_app;
+GRANT SELECT ON tenants, output_chunks, shells TO toolhost_app;
+-- Whether a worker is alive is no secret of a tenant.
+GRANT SELECT ON workers TO toolhost_app;
+GRANT SELECT, INSERT ON call_events TO toolhost_app;
+-- Everything of a key but its hash.
+GRANT SELECT (id, tenant_id, name, scopes, policy, created_at, expires_at, revoked_at, last_used_at), INSERT,
+    UPDATE (revoked_at) ON api_keys TO toolhost_app;
 GRANT SELECT, INSERT, DELETE ON idempotency_keys TO toolhost_app;
 GRANT SELECT, INSERT ON audit_log TO toolhost_app;
 

@@ -1,123 +1,34 @@
-//! Calls, the tenant's side: admission (the only way in), reading, cancelling. The call row is the job.
+//! Calls, the tenant's side: reading and cancelling. The only way in is `admission`.
 
 use std::collections::BTreeMap;
 
-use domain::policy::EffectiveLimits;
 use domain::{
-    Call, CallEnded, CallError, CallId, CallStatus, Effect, QueuePlace, SessionEnd, SessionId, TenantContext,
-    WorkerId,
+    Call, CallEnded, CallError, CallId, CallStatus, CallUsage, Code, Effect, EndReason, QueuePlace, SessionId, TenantContext,
+    TenantId, WorkerId,
 };
 use serde_json::Value;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use sqlx::types::Json;
+use uuid::Uuid;
 
-use crate::sessions::NewSession;
-use crate::{Idempotency, Listed, Page, Result, Store};
+use crate::bus::Hint;
+use crate::clock::uuid_floor;
+use crate::db::{Conn, read, read_found, unknown_word, unsigned};
+use crate::error::translate;
+use crate::json::sanitised;
+use crate::{AuditRow, Listed, Page, Result, Store};
 
-/// A call to be admitted.
-#[derive(Debug, Clone)]
-pub struct Admission {
-    /// For whom.
-    pub context: TenantContext,
-    /// In which session.
-    pub session: AdmitSession,
-    /// What.
-    pub call: NewCall,
-    /// What policy said.
-    pub decision: CallDecision,
-    /// A worker of this process holds a slot for it: insert it as `starting`, if the session is still that worker's.
-    pub reservation: Option<WorkerId>,
-    /// The tenant's limits (sessions and queued calls are looked at here).
-    pub limits: EffectiveLimits,
-    /// The caller's key.
-    pub idempotency: Option<Idempotency>,
+/// Columns of a call, of the table or query named `c`.
+macro_rules! call_columns {
+    () => {
+        "c.id, c.tenant_id, c.session_id, c.parent_call_id, c.after_call_id, c.tool, c.requested_tool, c.version, \
+         c.effect, c.status, c.arguments, c.description, c.metadata, c.timeout_ms, c.output_budget_bytes, c.attempt, \
+         c.worker_id, c.last_seq, c.cancel_requested, c.output_owner, c.created_at, c.started_at, c.ended_at, \
+         c.result, c.error, c.ended, c.usage"
+    };
 }
-
-/// In which session a call is to run.
-#[derive(Debug, Clone)]
-pub enum AdmitSession {
-    /// One that exists.
-    Existing(SessionId),
-    /// One made for this call alone, in the same commit.
-    OneShot(Box<NewSession>),
-}
-
-/// What the caller of a tool says.
-#[derive(Debug, Clone)]
-pub struct NewCall {
-    /// The tool's own name.
-    pub tool: String,
-    /// The name that the caller used, when it was an alias.
-    pub requested_tool: Option<String>,
-    /// Version of the tool.
-    pub version: String,
-    /// What running it twice would do.
-    pub effect: Effect,
-    /// Validated arguments.
-    pub arguments: Value,
-    /// Why the model wants it.
-    pub description: Option<String>,
-    /// Time from start to forced end.
-    pub timeout_ms: u64,
-    /// Budget of text for the model.
-    pub output_budget_bytes: u64,
-    /// It starts only after this call has ended.
-    pub after_call_id: Option<CallId>,
-    /// The call that makes it.
-    pub parent_call_id: Option<CallId>,
-    /// The caller's labels.
-    pub metadata: BTreeMap<String, String>,
-}
-
-/// What policy said about a call.
-#[derive(Debug, Clone)]
-pub enum CallDecision {
-    /// It may run.
-    Allowed,
-    /// It may not: it is inserted as `denied`, with its one event and an audit row.
-    Denied {
-        /// Why, for the model.
-        error: CallError,
-        /// How it ended; the reason is [`domain::EndReason::Denied`].
-        ended: CallEnded,
-    },
-}
-
-/// What became of an admission. The first three are committed.
-#[derive(Debug, Clone)]
-pub enum Admitted {
-    /// `starting` under the reservation: the reserving worker must run it.
-    Started(Call),
-    /// `queued`, with its place (also in its first event).
-    Queued(Call, QueuePlace),
-    /// `denied`.
-    Denied(Call),
-    /// The idempotency key had created this one, with the same request; as it is now.
-    Duplicate(Call),
-    /// The idempotency key belongs to a request with other values in these fields.
-    Mismatch {
-        /// Names of the fields.
-        fields: Vec<String>,
-    },
-    /// No such session, or another tenant's.
-    SessionNotFound,
-    /// The session has ended or is asked to.
-    SessionEnded(SessionEnd),
-    /// `after_call_id` names no call of the tenant.
-    AfterNotFound,
-    /// The tenant has as many queued calls as it may.
-    QueueFull {
-        /// How many it may have.
-        limit: u32,
-        /// When to try again.
-        retry_after_ms: u64,
-    },
-    /// The tenant has as many sessions as it may (one-shot calls).
-    SessionQuotaExceeded {
-        /// How many it may have.
-        limit: u32,
-        /// How many it has.
-        in_use: u32,
-    },
-}
+pub(crate) use call_columns;
 
 /// Which calls to list.
 #[derive(Debug, Clone, Default)]
@@ -134,17 +45,16 @@ pub struct CallFilter {
     pub created_before: Option<chrono::DateTime<chrono::Utc>>,
 }
 
-impl Store {
-    /// Admits a call: row, first event (`call.queued`, or the end of a denied one), audit row and idempotency key in
-    /// one commit that it shares with other writes of the moment. When nothing but the database's answer was lost, the
-    /// truth is read back.
-    pub async fn admit(&self, admission: Admission) -> Result<Admitted> {
-        todo!()
-    }
+const GET: &str = "get call";
+const CANCEL: &str = "cancel call";
 
+impl Store {
     /// One call.
     pub async fn get_call(&self, context: &TenantContext, id: CallId) -> Result<Call> {
-        todo!()
+        let mut conn = self.db().tenant(GET, context).await?;
+        let call = call_by_id(&mut conn, context.tenant_id(), id).await;
+        conn.end().await?;
+        call
     }
 
     /// Calls, newest first.
@@ -154,17 +64,158 @@ impl Store {
         filter: &CallFilter,
         page: Page,
     ) -> Result<Listed<Call>> {
-        todo!()
+        const OPERATION: &str = "list calls";
+        let status: Vec<_> = filter.status.iter().map(|status| status.as_str()).collect();
+        let mut conn = self.db().tenant(OPERATION, context).await?;
+        let rows = conn
+            .all(
+                sqlx::query(concat!(
+                    "SELECT ",
+                    call_columns!(),
+                    " FROM calls c
+                     WHERE c.tenant_id = $1 AND ($2::uuid IS NULL OR c.session_id = $2)
+                       AND (cardinality($3::text[]) = 0 OR c.status = ANY($3)) AND ($4::text IS NULL OR c.tool = $4)
+                       AND c.id >= $5 AND c.id < $6
+                     ORDER BY c.id DESC LIMIT $7"
+                ))
+                .bind(context.tenant_id().uuid())
+                .bind(filter.session_id.map(SessionId::uuid))
+                .bind(status)
+                .bind(filter.tool.as_deref().map(crate::json::sanitised_text))
+                .bind(filter.created_after.map_or(Uuid::nil(), uuid_floor))
+                .bind(upper_bound(filter, page))
+                .bind(page.fetch()),
+            )
+            .await?;
+        conn.end().await?;
+        Ok(page.cut(read(OPERATION, &rows, call)?, |call| call.id.uuid()))
     }
 
     /// Asks for a call's end. A queued one ends `cancelled` in the same commit, with its last event; one that runs is
     /// marked, and its worker ends it. No error when it has ended already.
     pub async fn request_cancel(&self, context: &TenantContext, id: CallId) -> Result<Call> {
-        todo!()
+        let mut conn = self.db().tenant(CANCEL, context).await?;
+        let error = CallError::new(Code::Cancelled, "The call was cancelled before it started.");
+        let row = conn
+            .optional(
+                sqlx::query(concat!(
+                    "WITH c AS (
+                         UPDATE calls c SET cancel_requested = true,
+                             status = CASE WHEN c.worker_id IS NULL THEN 'cancelled' ELSE c.status END,
+                             ended_at = CASE WHEN c.worker_id IS NULL THEN statement_timestamp() END,
+                             last_seq = c.last_seq + CASE WHEN c.worker_id IS NULL THEN 1 ELSE 0 END,
+                             ended = CASE WHEN c.worker_id IS NULL THEN $3::text::jsonb END,
+                             error = CASE WHEN c.worker_id IS NULL THEN $4::text::jsonb END
+                         WHERE c.tenant_id = $1 AND c.id = $2 AND c.ended_at IS NULL
+                         RETURNING c.*
+                     ), told AS (
+                         INSERT INTO call_events (call_id, seq, tenant_id, type, at)
+                         SELECT c.id, c.last_seq, c.tenant_id, 'call.ended', c.ended_at FROM c WHERE c.ended_at IS NOT NULL
+                     )
+                     SELECT ",
+                    call_columns!(),
+                    " FROM c"
+                ))
+                .bind(context.tenant_id().uuid())
+                .bind(id.uuid())
+                .bind(sanitised(CANCEL, &CallEnded::because(EndReason::Cancelled))?)
+                .bind(sanitised(CANCEL, &error)?),
+            )
+            .await?;
+        let Some(row) = row else {
+            let call = call_by_id(&mut conn, context.tenant_id(), id).await;
+            conn.end().await?;
+            return call;
+        };
+        conn.audit(Some(context.tenant_id()), context.principal(), &AuditRow::done("call.cancel", id)).await?;
+        conn.end().await?;
+        self.bus().call_changed(id);
+        self.bus().hint(Hint::CancelRequested(id));
+        call(&row).map_err(|error| translate(CANCEL, error))
     }
 
     /// The call's place in its tenant's queue now; `None` when it does not wait.
     pub async fn queue_place(&self, context: &TenantContext, id: CallId) -> Result<Option<QueuePlace>> {
-        todo!()
+        const OPERATION: &str = "read queue place";
+        let mut conn = self.db().tenant(OPERATION, context).await?;
+        let row = conn
+            .optional(
+                sqlx::query(
+                    "SELECT c.status = 'queued' AS waits, CASE WHEN c.status = 'queued' THEN (SELECT count(*) FROM calls q
+                         WHERE q.tenant_id = c.tenant_id AND q.status = 'queued' AND q.id <= c.id) END AS position
+                     FROM calls c WHERE c.tenant_id = $1 AND c.id = $2",
+                )
+                .bind(context.tenant_id().uuid())
+                .bind(id.uuid()),
+            )
+            .await?;
+        conn.end().await?;
+        read_found(OPERATION, row, |row| {
+            let position: Option<i64> = row.try_get("position")?;
+            Ok(position.map(|position| QueuePlace { position: unsigned(position), estimated_start_at: None }))
+        })
     }
+}
+
+/// Ids below this one are asked for.
+fn upper_bound(filter: &CallFilter, page: Page) -> Uuid {
+    let before = filter.created_before.map_or(Uuid::max(), uuid_floor);
+    page.after.map_or(before, |after| after.min(before))
+}
+
+/// One call of a tenant.
+pub(crate) async fn call_by_id(conn: &mut Conn, tenant: TenantId, id: CallId) -> Result<Call> {
+    let row = conn
+        .optional(
+            sqlx::query(concat!("SELECT ", call_columns!(), " FROM calls c WHERE c.tenant_id = $1 AND c.id = $2"))
+                .bind(tenant.uuid())
+                .bind(id.uuid()),
+        )
+        .await?;
+    read_found(GET, row, call)
+}
+
+/// A call from its columns.
+pub(crate) fn call(row: &PgRow) -> Result<Call, sqlx::Error> {
+    Ok(Call {
+        id: CallId::from_uuid(row.try_get("id")?),
+        tenant_id: TenantId::from_uuid(row.try_get("tenant_id")?),
+        session_id: SessionId::from_uuid(row.try_get("session_id")?),
+        parent_call_id: row.try_get::<Option<Uuid>, _>("parent_call_id")?.map(CallId::from_uuid),
+        tool: row.try_get("tool")?,
+        requested_tool: row.try_get("requested_tool")?,
+        version: row.try_get("version")?,
+        effect: row.try_get::<&str, _>("effect")?.parse::<Effect>().map_err(|()| unknown_word("calls.effect"))?,
+        status: status(row)?,
+        arguments: row.try_get::<Value, _>("arguments")?,
+        description: row.try_get("description")?,
+        timeout_ms: unsigned(row.try_get("timeout_ms")?),
+        output_budget_bytes: unsigned(row.try_get("output_budget_bytes")?),
+        after_call_id: row.try_get::<Option<Uuid>, _>("after_call_id")?.map(CallId::from_uuid),
+        attempt: u32::try_from(row.try_get::<i32, _>("attempt")?).unwrap_or(0),
+        worker_id: row.try_get::<Option<Uuid>, _>("worker_id")?.map(WorkerId::from_uuid),
+        last_seq: unsigned(row.try_get("last_seq")?),
+        cancel_requested: row.try_get("cancel_requested")?,
+        output_owner: row.try_get("output_owner")?,
+        metadata: row.try_get::<Json<BTreeMap<String, String>>, _>("metadata")?.0,
+        created_at: row.try_get("created_at")?,
+        started_at: row.try_get("started_at")?,
+        ended_at: row.try_get("ended_at")?,
+        result: optional(row, "result")?,
+        error: optional(row, "error")?,
+        ended: optional(row, "ended")?,
+        usage: optional::<CallUsage>(row, "usage")?.unwrap_or_default(),
+    })
+}
+
+pub(crate) fn status(row: &PgRow) -> Result<CallStatus, sqlx::Error> {
+    row.try_get::<&str, _>("status")?.parse().map_err(|()| unknown_word("calls.status"))
+}
+
+/// A JSON column that may be null.
+pub(crate) fn optional<T: serde::de::DeserializeOwned + 'static>(
+    row: &PgRow,
+    column: &'static str,
+) -> Result<Option<T>, sqlx::Error> {
+    Ok(row.try_get::<Option<Json<T>>, _>(column)?.map(|json| json.0))
 }

@@ -70,3 +70,58 @@ impl StoreError {
         matches!(self, Self::Stale { .. })
     }
 }
+
+/// What a failed statement means to its caller. Constraint names are translated where they can be met, before this.
+pub(crate) fn translate(operation: &'static str, error: sqlx::Error) -> StoreError {
+    match kind(&error) {
+        Kind::Unavailable => StoreError::Unavailable { operation, source: Some(Box::new(error)) },
+        Kind::Unstorable => StoreError::Unstorable { operation, field: "text" },
+        Kind::Internal => StoreError::Internal { operation, source: Box::new(error) },
+    }
+}
+
+enum Kind {
+    Unavailable,
+    Unstorable,
+    Internal,
+}
+
+fn kind(error: &sqlx::Error) -> Kind {
+    use sqlx::Error;
+    match error {
+        Error::Io(_)
+        | Error::Tls(_)
+        | Error::Protocol(_)
+        | Error::PoolTimedOut
+        | Error::PoolClosed
+        | Error::WorkerCrashed
+        | Error::BeginFailed => Kind::Unavailable,
+        Error::Database(database) => database.code().map_or(Kind::Internal, |code| sqlstate(&code)),
+        _ => Kind::Internal,
+    }
+}
+
+/// Classes of SQLSTATE (appendix A of the Postgres manual) that pass by themselves.
+fn sqlstate(code: &str) -> Kind {
+    match code {
+        // Not representable in jsonb or in text: U+0000.
+        "22P05" | "22021" => Kind::Unstorable,
+        // Read-only, lock not available, deadlock, serialisation, cancelled by a timeout.
+        "25006" | "55P03" | "40P01" | "40001" | "57014" => Kind::Unavailable,
+        _ => match code.get(..2) {
+            // Connection exceptions, resources (disk, memory, connections), operator intervention, system errors.
+            Some("08" | "53" | "57" | "58") => Kind::Unavailable,
+            _ => Kind::Internal,
+        },
+    }
+}
+
+/// The name of the constraint that a statement met.
+pub(crate) fn constraint(error: &sqlx::Error) -> Option<&str> {
+    error.as_database_error().and_then(|error| error.constraint())
+}
+
+/// Whether the statement lost a race that Postgres resolved by ending one of the two.
+pub(crate) fn is_deadlock(error: &sqlx::Error) -> bool {
+    matches!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("40P01" | "40001"))
+}

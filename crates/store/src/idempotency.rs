@@ -2,8 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use domain::TenantId;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use sqlx::Row;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::Result;
+use crate::db::{Conn, read};
 
 /// A key with what it was used for. Kept for [`domain::limits::IDEMPOTENCY_KEEP_HOURS`], in the commit that creates.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +37,8 @@ impl Idempotency {
     }
 }
 
-fn digest(value: &Value) -> String {
+/// SHA-256 of a value's JSON, in hex.
+pub(crate) fn digest(value: &Value) -> String {
     data_encoding::HEXLOWER.encode(&Sha256::digest(value.to_string().as_bytes()))
 }
 
@@ -45,6 +53,50 @@ pub(crate) fn differing(first: &BTreeMap<String, String>, second: &BTreeMap<Stri
     names.sort_unstable();
     names.dedup();
     names
+}
+
+/// The request of an idempotency key, as its row keeps it.
+pub(crate) type Request = BTreeMap<String, String>;
+
+/// What is known of a key.
+pub(crate) enum Seen {
+    /// Nothing, or there is no key.
+    New,
+    /// It made this, with the same request.
+    Same(Uuid),
+    /// It was used with other values in these fields.
+    Other(Vec<String>),
+}
+
+/// Compares a request with the one that a key was first used for.
+pub(crate) fn compare(target: Uuid, first: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Seen {
+    let fields = differing(first, now);
+    if fields.is_empty() { Seen::Same(target) } else { Seen::Other(fields) }
+}
+
+/// Looks a key up in the caller's transaction.
+pub(crate) async fn seen(conn: &mut Conn, tenant: TenantId, key: Option<&Idempotency>) -> Result<Seen> {
+    let Some(key) = key else {
+        return Ok(Seen::New);
+    };
+    crate::json::storable_text("look up idempotency key", "idempotency key", &key.key)?;
+    let rows = conn
+        .all(
+            sqlx::query(
+                "SELECT target, request FROM idempotency_keys WHERE tenant_id = $1 AND operation = $2 AND key = $3",
+            )
+            .bind(tenant.uuid())
+            .bind(key.operation)
+            .bind(&key.key),
+        )
+        .await?;
+    let known = read("look up idempotency key", &rows, |row| {
+        Ok((row.try_get::<Uuid, _>("target")?, row.try_get::<Json<BTreeMap<String, String>>, _>("request")?.0))
+    })?;
+    Ok(match known.first() {
+        Some((target, first)) => compare(*target, first, &key.request),
+        None => Seen::New,
+    })
 }
 
 #[cfg(test)]

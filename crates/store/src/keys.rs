@@ -1,12 +1,30 @@
-//! API keys: made once, kept as a keyed hash, checked on every request.
-
-use std::net::IpAddr;
+//! API keys: made once, shown once, kept as a keyed hash, revoked for good.
 
 use chrono::{DateTime, Utc};
 use domain::policy::Policy;
-use domain::{KeyId, OperatorContext, Scope, TenantContext, TenantId};
+use domain::{KeyId, OperatorContext, Principal, Scope, TenantContext, TenantId};
 
-use crate::{Listed, Page, Result, Store, StoreError};
+use serde_json::json;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::credential::PlainKey;
+use crate::db::{Conn, Statement, read, unknown_word};
+use crate::error::{constraint, translate};
+use crate::json::{storable, storable_text};
+use crate::{AuditRow, Listed, Page, Result, Store, StoreError};
+
+const CREATE: &str = "create key";
+const LIST: &str = "list keys";
+const REVOKE: &str = "revoke key";
+
+macro_rules! key_columns {
+    () => {
+        "id, tenant_id, name, scopes, policy, created_at, expires_at, revoked_at, last_used_at"
+    };
+}
 
 /// One key, as its row says; never its secret.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,70 +62,22 @@ pub struct NewKey {
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// The text of a new key: shown once, never kept. `Debug` hides it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PlainKey(String);
-
-impl PlainKey {
-    /// The text that a client sends as its bearer token.
-    #[must_use]
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for PlainKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PlainKey(…)")
-    }
-}
-
-/// Who a valid credential speaks for.
-#[derive(Debug, Clone)]
-pub enum Authenticated {
-    /// One tenant.
-    Tenant(TenantContext),
-    /// An operator, above tenants.
-    Operator(OperatorContext),
-}
-
-/// Why a credential is refused. Faces answer all but the last two alike (401).
-#[derive(Debug, thiserror::Error)]
-pub enum AuthRefusal {
-    /// Not a key of ours: wrong form or wrong check sum. No query was made.
-    #[error("the credential is not an API key")]
-    Malformed,
-    /// No such key, or another secret.
-    #[error("the key is not known")]
-    Unknown,
-    /// It was revoked.
-    #[error("the key is revoked")]
-    Revoked,
-    /// Its time is over.
-    #[error("the key has expired")]
-    Expired,
-    /// The tenant is suspended (403).
-    #[error("the tenant is suspended")]
-    TenantSuspended,
-    /// It could not be checked (503).
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 impl Store {
-    /// Makes a key for a tenant and returns its text, once.
+    /// Makes a key for a tenant and returns its text, once. [`StoreError::NotFound`] when there is no such tenant.
     pub async fn create_key(
         &self,
         operator: &OperatorContext,
         tenant_id: TenantId,
         new: NewKey,
     ) -> Result<(ApiKey, PlainKey)> {
-        todo!()
+        let conn = self.db().system_transaction(CREATE).await?;
+        self.insert_key(conn, operator.principal(), Some(tenant_id), new).await
     }
 
     /// Makes a key for the caller's own tenant. Its scopes and policy must be within the caller's; faces check that.
     pub async fn create_own_key(&self, context: &TenantContext, new: NewKey) -> Result<(ApiKey, PlainKey)> {
-        todo!()
+        let conn = self.db().tenant(CREATE, context).await?;
+        self.insert_key(conn, context.principal(), Some(context.tenant_id()), new).await
     }
 
     /// Makes a key above tenants.
@@ -117,41 +87,149 @@ impl Store {
         name: &str,
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<(ApiKey, PlainKey)> {
-        todo!()
+        let new = NewKey { name: name.to_owned(), scopes: vec![Scope::Operator], policy: None, expires_at };
+        let conn = self.db().system_transaction(CREATE).await?;
+        self.insert_key(conn, operator.principal(), None, new).await
     }
 
     /// Keys of a tenant, or of the operators (`None`), newest first.
     pub async fn list_keys(
         &self,
-        operator: &OperatorContext,
+        _operator: &OperatorContext,
         tenant_id: Option<TenantId>,
         page: Page,
     ) -> Result<Listed<ApiKey>> {
-        todo!()
+        let conn = self.db().system(LIST).await?;
+        listed(conn, tenant_id, page).await
     }
 
     /// Keys of the caller's tenant, newest first.
     pub async fn list_own_keys(&self, context: &TenantContext, page: Page) -> Result<Listed<ApiKey>> {
-        todo!()
+        let conn = self.db().tenant(LIST, context).await?;
+        listed(conn, Some(context.tenant_id()), page).await
     }
 
     /// Revokes any key. Every process refuses it within seconds. Revoking twice is no error.
     pub async fn revoke_key(&self, operator: &OperatorContext, id: KeyId) -> Result<ApiKey> {
-        todo!()
+        let conn = self.db().system_transaction(REVOKE).await?;
+        let statement = sqlx::query(concat!(
+            "UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = $1 RETURNING ",
+            key_columns!()
+        ))
+        .bind(id.uuid());
+        self.revoke(conn, operator.principal(), statement).await
     }
 
     /// Revokes a key of the caller's tenant.
     pub async fn revoke_own_key(&self, context: &TenantContext, id: KeyId) -> Result<ApiKey> {
-        todo!()
+        let conn = self.db().tenant(REVOKE, context).await?;
+        let statement = sqlx::query(concat!(
+            "UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp())
+             WHERE id = $1 AND tenant_id = $2 RETURNING ",
+            key_columns!()
+        ))
+        .bind(id.uuid())
+        .bind(context.tenant_id().uuid());
+        self.revoke(conn, context.principal(), statement).await
     }
 
-    /// Checks a presented key: form and check sum first (no query), then the row, the keyed hash in constant time,
-    /// revocation, expiry and the tenant's status. A positive answer is remembered for at most two seconds.
-    pub async fn authenticate(
+    async fn insert_key(
         &self,
-        presented: &str,
-        address: Option<IpAddr>,
-    ) -> Result<Authenticated, AuthRefusal> {
-        todo!()
+        mut conn: Conn,
+        principal: &Principal,
+        tenant_id: Option<TenantId>,
+        new: NewKey,
+    ) -> Result<(ApiKey, PlainKey)> {
+        storable_text(CREATE, "name", &new.name)?;
+        let id: KeyId = self.clock().new_id();
+        let plain = PlainKey::generate(id);
+        let policy = new.policy.as_ref().map(|policy| storable(CREATE, "policy", policy)).transpose()?;
+        let scopes: Vec<&str> = new.scopes.iter().map(|scope| scope.as_str()).collect();
+        let inserted = conn
+            .try_one(
+                sqlx::query(concat!(
+                    "INSERT INTO api_keys (id, tenant_id, name, secret_hash, scopes, policy, expires_at)
+                     VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7) RETURNING ",
+                    key_columns!()
+                ))
+                .bind(id.uuid())
+                .bind(tenant_id.map(TenantId::uuid))
+                .bind(&new.name)
+                .bind(self.pepper().hash(&plain).to_vec())
+                .bind(scopes)
+                .bind(policy)
+                .bind(new.expires_at),
+            )
+            .await?;
+        let row = match inserted {
+            Ok(row) => row,
+            Err(error) => {
+                conn.undo().await?;
+                return Err(refusal(error));
+            }
+        };
+        let details = json!({"scopes": new.scopes, "expires_at": new.expires_at});
+        conn.audit(tenant_id, principal, &AuditRow::done("key.create", id).details(details)).await?;
+        conn.end().await?;
+        Ok((key(&row).map_err(|error| translate(CREATE, error))?, plain))
     }
+
+    async fn revoke(&self, mut conn: Conn, principal: &Principal, statement: Statement<'_>) -> Result<ApiKey> {
+        let row = conn.optional(statement).await?;
+        let found = row.as_ref().map(key).transpose().map_err(|error| translate(REVOKE, error))?;
+        if let Some(key) = &found {
+            conn.audit(key.tenant_id, principal, &AuditRow::done("key.revoke", key.id)).await?;
+        }
+        conn.end().await?;
+        let key = found.ok_or(StoreError::NotFound { operation: REVOKE })?;
+        self.forget_key(key.id);
+        Ok(key)
+    }
+}
+
+fn refusal(error: sqlx::Error) -> StoreError {
+    let message = match constraint(&error) {
+        Some("api_keys_tenant_id_fkey") => return StoreError::NotFound { operation: CREATE },
+        Some("api_keys_operator_has_no_tenant") => "a tenant's key cannot have the scope `operator`",
+        Some("api_keys_name_length") => "a name has 1 to 100 characters",
+        _ => return translate(CREATE, error),
+    };
+    StoreError::Conflict { operation: CREATE, message }
+}
+
+async fn listed(mut conn: Conn, tenant_id: Option<TenantId>, page: Page) -> Result<Listed<ApiKey>> {
+    let rows = conn
+        .all(
+            sqlx::query(concat!(
+                "SELECT ",
+                key_columns!(),
+                " FROM api_keys WHERE tenant_id IS NOT DISTINCT FROM $1 AND ($2::uuid IS NULL OR id < $2)
+                 ORDER BY id DESC LIMIT $3"
+            ))
+            .bind(tenant_id.map(TenantId::uuid))
+            .bind(page.after)
+            .bind(page.fetch()),
+        )
+        .await?;
+    conn.end().await?;
+    Ok(page.cut(read(LIST, &rows, key)?, |key| key.id.uuid()))
+}
+
+fn key(row: &PgRow) -> Result<ApiKey, sqlx::Error> {
+    Ok(ApiKey {
+        id: KeyId::from_uuid(row.try_get("id")?),
+        tenant_id: row.try_get::<Option<Uuid>, _>("tenant_id")?.map(TenantId::from_uuid),
+        name: row.try_get("name")?,
+        scopes: scopes(row)?,
+        policy: row.try_get::<Option<Json<Policy>>, _>("policy")?.map(|policy| policy.0),
+        created_at: row.try_get("created_at")?,
+        expires_at: row.try_get("expires_at")?,
+        revoked_at: row.try_get("revoked_at")?,
+        last_used_at: row.try_get("last_used_at")?,
+    })
+}
+
+pub(crate) fn scopes(row: &PgRow) -> Result<Vec<Scope>, sqlx::Error> {
+    let words: Vec<String> = row.try_get("scopes")?;
+    words.iter().map(|word| word.parse().map_err(|_| unknown_word("api_keys.scopes"))).collect()
 }

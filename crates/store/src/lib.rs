@@ -3,44 +3,78 @@
 //! Every query of tenant data takes a [`domain::TenantContext`] and runs under row-level security; what workers and sweeps ask runs as
 //! the system role. Nothing here knows HTTP, containers or tools.
 
+mod activity;
+mod admission;
+mod admit_batch;
 mod audit;
+mod auth;
 mod bus;
 mod calls;
 mod clock;
+mod credential;
+mod db;
+mod ending;
 mod error;
+mod event_batch;
 mod events;
 mod idempotency;
+mod json;
 mod keys;
 mod maintenance;
+mod metrics;
+mod migrate;
+mod notify;
 mod output;
+mod ownership;
 mod page;
 mod queue;
 mod sandboxes;
 mod sessions;
 mod shells;
 mod slots;
+mod takeover;
 mod tenants;
 mod workers;
+mod writer;
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
+use sqlx::Row;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+pub use admission::{Admission, AdmitSession, Admitted, CallDecision, NewCall};
 pub use audit::{AuditEntry, AuditRow};
+pub use auth::{AuthRefusal, Authenticated};
 pub use bus::{Bus, CallChange, CallWatch, Hint, QueueWatch, ShellWatch};
-pub use calls::{Admission, AdmitSession, Admitted, CallDecision, CallFilter, NewCall};
+pub use calls::CallFilter;
 pub use clock::{Clock, NewId};
+pub use credential::PlainKey;
 pub use error::{Result, StoreError};
 pub use events::{Announce, Appended, EventPage, Fence};
 pub use idempotency::Idempotency;
-pub use keys::{ApiKey, AuthRefusal, Authenticated, NewKey, PlainKey};
+pub use keys::{ApiKey, NewKey};
 pub use maintenance::{Counts, Dropped, Retention};
+pub use migrate::MigrationReport;
 pub use output::{DurableOutput, OutputOwner, OutputRange};
+pub use ownership::{SessionFence, SessionWish};
 pub use page::{Listed, Page};
 pub use queue::{ClaimCursor, ClaimRequest, TenantTurn, TenantWaiting};
 pub use sandboxes::{LiveSandbox, LiveSandboxes, NewSandbox, ReservedSandbox};
-pub use sessions::{CreatedSession, NewSession, SessionFence, SessionFilter, SessionPatch, SessionWish};
+pub use sessions::{CreatedSession, NewSession, SessionFilter, SessionPatch};
 pub use shells::{NewShell, ShellEnd, ShellLog};
+pub use takeover::TakenOver;
 pub use tenants::{NewTenant, Tenant};
-pub use workers::{Lease, TakenOver};
+pub use workers::Lease;
+
+use activity::Activity;
+use auth::AuthMemory;
+use credential::Pepper;
+use db::{Db, read_found};
+use writer::Writer;
 
 /// How to reach the database.
 #[derive(Clone)]
@@ -82,18 +116,34 @@ impl std::fmt::Debug for DatabaseConfig {
     }
 }
 
-/// What [`Store::migrate`] did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MigrationReport {
-    /// Migrations that were applied now.
-    pub applied: usize,
-    /// Migrations that this binary has.
-    pub total: usize,
-}
+/// How often marks of use are written and gauges read.
+const TICK: Duration = Duration::from_secs(1);
+/// Ticks between measurements of the clock in processes without a worker.
+const CLOCK_TICKS: u32 = 10;
 
 /// The door to Postgres. Cheap to clone; all clones share connections, writer and bus.
 #[derive(Clone)]
-pub struct Store {}
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    db: Db,
+    clock: Clock,
+    bus: Bus,
+    writer: Writer,
+    activity: Activity,
+    auth: AuthMemory,
+    pepper: Pepper,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -104,38 +154,104 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// Connects, measures the clock, and starts the writer's lanes and the bus. Later losses of the database heal by themselves.
     pub async fn connect(config: &DatabaseConfig, registry: &prometheus::Registry) -> Result<Self> {
-        todo!()
-    }
-
-    /// Applies the migrations that are missing, under a lock. A process of the version before goes on working meanwhile.
-    pub async fn migrate(url: &str) -> Result<MigrationReport> {
-        todo!()
-    }
-
-    /// Migrations of this binary that the database does not have. A server with any is not ready.
-    pub async fn migrations_pending(&self) -> Result<usize> {
-        todo!()
+        let db = Db::connect(config, metrics::Metrics::register(registry)?).await?;
+        let clock = Clock::new(Instant::now(), Utc::now());
+        measure(&db, &clock).await?;
+        let (bus, activity) = (Bus::new(), Activity::default());
+        let writer = Writer::new(db.clone(), bus.clone(), activity.clone());
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        for _ in 0..config.writer_lanes.max(1) {
+            tasks.spawn(writer.clone().lane(stop.clone()));
+        }
+        let origin = Uuid::new_v4();
+        tasks.spawn(notify::send(db.clone(), bus.clone(), origin, stop.clone()));
+        tasks.spawn(notify::listen(db.clone(), bus.clone(), origin, stop.clone()));
+        tasks.spawn(tick(db.clone(), clock.clone(), activity.clone(), stop.clone()));
+        let pepper = Pepper::new(&config.pepper);
+        let inner = Inner { db, clock, bus, writer, activity, auth: AuthMemory::default(), pepper, stop, tasks };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Asks the database for an answer.
     pub async fn ping(&self) -> Result<()> {
-        todo!()
+        measure(&self.inner.db, &self.inner.clock).await
     }
 
     /// The database's clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
-        todo!()
+        &self.inner.clock
     }
 
     /// What changed.
     #[must_use]
     pub fn bus(&self) -> &Bus {
-        todo!()
+        &self.inner.bus
     }
 
     /// Writes what waits, then closes every connection.
     pub async fn close(&self) {
-        todo!()
+        self.inner.stop.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+        self.inner.db.close().await;
+    }
+
+    pub(crate) fn db(&self) -> &Db {
+        &self.inner.db
+    }
+
+    pub(crate) fn writer(&self) -> &Writer {
+        &self.inner.writer
+    }
+
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.inner.activity
+    }
+
+    pub(crate) fn auth(&self) -> &AuthMemory {
+        &self.inner.auth
+    }
+
+    pub(crate) fn pepper(&self) -> &Pepper {
+        &self.inner.pepper
+    }
+}
+
+/// Measures the database's clock.
+async fn measure(db: &Db, clock: &Clock) -> Result<()> {
+    const OPERATION: &str = "measure clock";
+    let mut conn = db.system(OPERATION).await?;
+    let asked = Instant::now();
+    let row = conn.one(sqlx::query("SELECT clock_timestamp() AS now")).await?;
+    let answered = Instant::now();
+    conn.end().await?;
+    let now: DateTime<Utc> = read_found(OPERATION, Some(row), |row| row.try_get("now"))?;
+    clock.set(asked, answered, now);
+    Ok(())
+}
+
+/// Small things that happen by time. A tick that fails is made up for by the next.
+async fn tick(db: Db, clock: Clock, activity: Activity, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for count in 0_u32.. {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = stop.cancelled() => break,
+        }
+        db.observe();
+        if count % CLOCK_TICKS == 0
+            && let Err(error) = measure(&db, &clock).await
+        {
+            tracing::debug!(%error, "the clock was not measured");
+        }
+        if let Err(error) = activity.write(&db).await {
+            tracing::debug!(%error, "marks of use were not written");
+        }
+    }
+    // The last marks of a process that stops in good order.
+    if let Err(error) = activity.write(&db).await {
+        tracing::debug!(%error, "marks of use were not written");
     }
 }

@@ -27,7 +27,7 @@ impl Store {
         let mut conn = self.db().system_transaction(OPERATION).await?;
         // A statement of its own, because the next one must see what was committed while it waited.
         conn.execute(
-            sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1::text, 2))").bind(tenant.uuid()),
+            sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1::text, 3))").bind(tenant.uuid()),
         )
         .await?;
         let row = conn

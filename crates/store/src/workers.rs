@@ -1,19 +1,22 @@
-//! Hosts and workers: one lease row for each worker process, takeover of the dead, ends of lost hosts.
+//! Hosts and workers: one lease row for each worker process. What the dead leave behind is taken in `takeover`.
 //!
 //! # Design notes
 //!
 //! * A lease lives on the database's clock. Its holder counts from *before* it asked, on its own monotonic clock, so
 //!   that it always believes to have less time than it has.
-//! * Takeover is level-triggered: whatever belongs to a worker that is not alive is taken, however it came to be so.
-//!   A write that slipped in while its worker was declared dead is found by the next pass.
 //! * After an outage of the database every lease is over. Whoever renews first must not take the others for dead:
 //!   a renewal that comes late, or a registration, sets `takeover_from` one full lease ahead.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use domain::{Call, CallId, HostId, Session, WorkerId};
+use chrono::{DateTime, Utc};
+use domain::limits::LEASE_TTL_MS;
+use domain::{Call, HostId, WorkerId};
+use sqlx::Row;
 
-use crate::{Result, Store};
+use crate::calls::{call, call_columns};
+use crate::db::{read, read_found};
+use crate::{Result, Store, StoreError};
 
 /// A worker's lease.
 #[derive(Debug, Clone, Copy)]
@@ -26,68 +29,137 @@ pub struct Lease {
     pub expires_at: Instant,
 }
 
-/// What a worker took over.
-#[derive(Debug, Clone, Default)]
-pub struct TakenOver {
-    /// Sessions, with their new epoch.
-    pub sessions: Vec<Session>,
-    /// Their calls that run or were about to, with their new attempt.
-    pub calls: Vec<Call>,
-    /// Calls that have taken their workers down too often: ended as `failed`.
-    pub quarantined: Vec<CallId>,
-}
-
-impl TakenOver {
-    /// Nothing.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.calls.is_empty() && self.quarantined.is_empty()
-    }
-}
-
 impl Store {
     /// The host of this name, made when it is new.
     pub async fn register_host(&self, name: &str) -> Result<HostId> {
-        todo!()
+        const OPERATION: &str = "register host";
+        crate::json::storable_text(OPERATION, "name", name)?;
+        let id: HostId = self.clock().new_id();
+        let mut conn = self.db().system(OPERATION).await?;
+        let row = conn
+            .one(
+                sqlx::query(
+                    "INSERT INTO hosts (id, name) VALUES ($1, $2)
+                     ON CONFLICT (name) DO UPDATE SET last_seen_at = clock_timestamp() RETURNING id",
+                )
+                .bind(id.uuid())
+                .bind(name),
+            )
+            .await?;
+        conn.end().await?;
+        read_found(OPERATION, Some(row), |row| Ok(HostId::from_uuid(row.try_get("id")?)))
     }
 
     /// A new worker on a host, with its first lease.
     pub async fn register_worker(&self, host: HostId) -> Result<Lease> {
-        todo!()
+        const OPERATION: &str = "register worker";
+        let id: WorkerId = self.clock().new_id();
+        let asked = Instant::now();
+        let mut conn = self.db().system(OPERATION).await?;
+        conn.execute(
+            sqlx::query(
+                "WITH seen AS (
+                     UPDATE hosts SET last_seen_at = clock_timestamp(), lost_at = NULL WHERE id = $2
+                 )
+                 INSERT INTO workers (id, host_id, lease_expires_at, takeover_from)
+                 VALUES ($1, $2, clock_timestamp() + $3 * interval '1 millisecond',
+                     clock_timestamp() + $3 * interval '1 millisecond')",
+            )
+            .bind(id.uuid())
+            .bind(host.uuid())
+            .bind(ttl_ms()),
+        )
+        .await?;
+        conn.end().await?;
+        Ok(Lease { worker_id: id, host_id: host, expires_at: asked + Duration::from_millis(LEASE_TTL_MS) })
     }
 
     /// Renews a lease. [`crate::StoreError::Stale`] when the worker was declared dead: it must stop everything and register anew.
     /// A lease that is over but was not taken is revived.
     pub async fn renew_lease(&self, worker: WorkerId) -> Result<Lease> {
-        todo!()
+        const OPERATION: &str = "renew lease";
+        let mut conn = self.db().system(OPERATION).await?;
+        // Counted from before the question, so that the holder believes to have less time than it has.
+        let asked = Instant::now();
+        let row = conn
+            .optional(
+                sqlx::query(
+                    "WITH renewed AS (
+                         UPDATE workers SET
+                             takeover_from = CASE WHEN lease_expires_at < clock_timestamp()
+                                 THEN clock_timestamp() + $2 * interval '1 millisecond' ELSE takeover_from END,
+                             lease_expires_at = clock_timestamp() + $2 * interval '1 millisecond'
+                         WHERE id = $1 RETURNING host_id
+                     ), seen AS (
+                         UPDATE hosts SET last_seen_at = clock_timestamp(), lost_at = NULL
+                         FROM renewed WHERE hosts.id = renewed.host_id
+                           AND (hosts.lost_at IS NOT NULL OR hosts.last_seen_at < clock_timestamp() - interval '5 seconds')
+                     )
+                     SELECT host_id, clock_timestamp() AS now FROM renewed",
+                )
+                .bind(worker.uuid())
+                .bind(ttl_ms()),
+            )
+            .await?;
+        let answered = Instant::now();
+        conn.end().await?;
+        let Some(row) = row else {
+            return Err(StoreError::Stale { operation: OPERATION });
+        };
+        let (host_id, now) = read_found(OPERATION, Some(row), |row| {
+            Ok((HostId::from_uuid(row.try_get("host_id")?), row.try_get::<DateTime<Utc>, _>("now")?))
+        })?;
+        self.clock().set(asked, answered, now);
+        Ok(Lease { worker_id: worker, host_id, expires_at: asked + Duration::from_millis(LEASE_TTL_MS) })
     }
 
     /// The worker claims nothing more; others still see it alive.
     pub async fn drain_worker(&self, worker: WorkerId) -> Result<()> {
-        todo!()
+        let mut conn = self.db().system("drain worker").await?;
+        conn.execute(
+            sqlx::query("UPDATE workers SET draining = true, accepts_sessions = false WHERE id = $1")
+                .bind(worker.uuid()),
+        )
+        .await?;
+        conn.end().await
     }
 
     /// The worker is gone of its own will. What it still has can be taken over at once.
     pub async fn deregister_worker(&self, worker: WorkerId) -> Result<()> {
-        todo!()
-    }
-
-    /// Takes over what belongs to dead workers of the same host, in one transaction: sessions with their epoch risen,
-    /// active calls with their attempt risen. Calls beyond [`domain::limits::CALL_ATTEMPTS`] are quarantined. Nothing while
-    /// the worker is itself too young or just back from an outage. To be asked every second or so.
-    pub async fn takeover(&self, worker: WorkerId) -> Result<TakenOver> {
-        todo!()
-    }
-
-    /// Ends the sessions of hosts that no worker was alive on for [`domain::limits::HOST_LOST_S`]; their active calls become
-    /// `lost`, their queued ones `failed`. Returns how many sessions ended. Any process may ask.
-    pub async fn end_lost_hosts(&self) -> Result<u64> {
-        todo!()
+        let mut conn = self.db().system("deregister worker").await?;
+        conn.execute(
+            sqlx::query(
+                "WITH slots AS (DELETE FROM tenant_slots WHERE worker_id = $1) DELETE FROM workers WHERE id = $1",
+            )
+            .bind(worker.uuid()),
+        )
+        .await?;
+        conn.end().await
     }
 
     /// Calls that a worker's row says it runs. One that the worker does not know (its admission's answer was lost) has
     /// not been started: the worker is to run it.
     pub async fn calls_of_worker(&self, worker: WorkerId) -> Result<Vec<Call>> {
-        todo!()
+        const OPERATION: &str = "read calls of worker";
+        let mut conn = self.db().system(OPERATION).await?;
+        let rows = conn
+            .all(
+                sqlx::query(concat!(
+                    "SELECT ",
+                    call_columns!(),
+                    " FROM sessions s CROSS JOIN LATERAL (
+                         SELECT * FROM calls o WHERE o.session_id = s.id AND o.status IN ('starting', 'running', 'waiting_input')
+                             AND o.id >= toolhost_uuid_floor(s.created_at - interval '1 minute')) c
+                     WHERE s.worker_id = $1 AND s.status <> 'ended' AND c.worker_id = $1 ORDER BY c.id"
+                ))
+                .bind(worker.uuid()),
+            )
+            .await?;
+        conn.end().await?;
+        read(OPERATION, &rows, call)
     }
+}
+
+pub(crate) fn ttl_ms() -> f64 {
+    LEASE_TTL_MS as f64
 }

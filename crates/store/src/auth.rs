@@ -1,0 +1,309 @@
+//! Who presents a credential: API keys checked on every request, refusals counted and recorded.
+//!
+//! # Design notes
+//!
+//! * A text that is not a key of ours (form, check sum) costs no query. The hash is compared in constant time, also when
+//!   there is no such key.
+//! * A positive answer is remembered for two seconds, so that a busy key costs a query every two seconds; revocation,
+//!   expiry and suspension therefore hold everywhere within that time. Refusals are not remembered.
+//! * Refusals are recorded in the audit trail, but at most [`REFUSALS_RECORDED`] a minute and process: a flood of wrong
+//!   keys must not become a flood of writes. The next row after a pause says how many were left out; the metric counts all.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use domain::policy::Policy;
+use domain::{KeyId, OperatorContext, Principal, Scope, TenantContext, TenantId, TenantStatus};
+use serde_json::json;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::credential::{Digest, Presented};
+use crate::db::read;
+use crate::keys::scopes;
+use crate::{AuditRow, Result, Store, StoreError};
+
+/// How long a positive answer is remembered.
+const REMEMBER: Duration = Duration::from_secs(2);
+/// Keys that are remembered at once.
+const REMEMBERED: usize = 10_000;
+/// Refusals that one process records in a minute.
+const REFUSALS_RECORDED: u32 = 30;
+
+/// Who a valid credential speaks for.
+#[derive(Debug, Clone)]
+pub enum Authenticated {
+    /// One tenant.
+    Tenant(TenantContext),
+    /// An operator, above tenants.
+    Operator(OperatorContext),
+}
+
+/// Why a credential is refused. Faces answer all but the last two alike (401).
+#[derive(Debug, thiserror::Error)]
+pub enum AuthRefusal {
+    /// Not a key of ours: wrong form or wrong check sum. No query was made.
+    #[error("the credential is not an API key")]
+    Malformed,
+    /// No such key, or another secret.
+    #[error("the key is not known")]
+    Unknown,
+    /// It was revoked.
+    #[error("the key is revoked")]
+    Revoked,
+    /// Its time is over.
+    #[error("the key has expired")]
+    Expired,
+    /// The tenant is suspended (403).
+    #[error("the tenant is suspended")]
+    TenantSuspended,
+    /// It could not be checked (503).
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What is known of a key that was right.
+#[derive(Debug, Clone)]
+struct Known {
+    key_id: KeyId,
+    name: String,
+    tenant: Option<(TenantId, Policy)>,
+    scopes: Vec<Scope>,
+    policy: Option<Policy>,
+    until: Instant,
+}
+
+/// Keys that were right a moment ago, and the budget of recorded refusals.
+#[derive(Debug, Default)]
+pub(crate) struct AuthMemory {
+    known: Mutex<HashMap<Digest, Known>>,
+    refusals: Mutex<Refusals>,
+}
+
+#[derive(Debug, Default)]
+struct Refusals {
+    minute: Option<Instant>,
+    recorded: u32,
+    left_out: u64,
+}
+
+impl Refusals {
+    /// Whether one more may be recorded now, and how many were left out before it.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        if self.minute.is_none_or(|minute| now.duration_since(minute) >= Duration::from_secs(60)) {
+            (self.minute, self.recorded) = (Some(now), 0);
+        }
+        if self.recorded >= REFUSALS_RECORDED {
+            self.left_out += 1;
+            return None;
+        }
+        self.recorded += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Store {
+    /// Checks a presented key: form and check sum first (no query), then the row, the keyed hash in constant time,
+    /// revocation, expiry and the tenant's status. A positive answer is remembered for at most two seconds.
+    pub async fn authenticate(
+        &self,
+        presented: &str,
+        address: Option<IpAddr>,
+    ) -> Result<Authenticated, AuthRefusal> {
+        let answer = match Presented::parse(presented) {
+            Some(presented) => self.check(&presented).await,
+            None => Err((AuthRefusal::Malformed, None, None)),
+        };
+        match answer {
+            Ok(known) => {
+                self.activity().key(known.key_id);
+                Ok(known.speak(address))
+            }
+            Err((refusal, key_id, tenant_id)) => {
+                self.record_refusal(&refusal, key_id, tenant_id, address).await;
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn check(
+        &self,
+        presented: &Presented<'_>,
+    ) -> Result<Known, (AuthRefusal, Option<KeyId>, Option<TenantId>)> {
+        let digest = self.pepper().hash_presented(presented);
+        let now = Instant::now();
+        if let Some(known) = locked(&self.auth().known).get(&digest).filter(|known| known.until > now) {
+            return Ok(known.clone());
+        }
+        let row = self.key_row(presented.key_id()).await.map_err(|error| (error.into(), None, None))?;
+        let (stored, row) = match row {
+            Some((stored, row)) => (stored, Some(row)),
+            None => (vec![0; 32], None),
+        };
+        let right = digest.matches(&stored);
+        let Some(row) = row.filter(|_| right) else {
+            return Err((AuthRefusal::Unknown, Some(presented.key_id()), None));
+        };
+        let tenant_id = row.known.tenant.as_ref().map(|(id, _)| *id);
+        let refusal = if row.revoked {
+            AuthRefusal::Revoked
+        } else if row.expired {
+            AuthRefusal::Expired
+        } else if row.status == Some(TenantStatus::Suspended) {
+            AuthRefusal::TenantSuspended
+        } else {
+            self.auth().remember(digest, row.known.clone());
+            return Ok(row.known);
+        };
+        Err((refusal, Some(presented.key_id()), tenant_id))
+    }
+
+    async fn key_row(&self, id: KeyId) -> Result<Option<(Vec<u8>, KeyRow)>> {
+        const OPERATION: &str = "authenticate";
+        let mut conn = self.db().system(OPERATION).await?;
+        let row = conn
+            .optional(
+                sqlx::query(
+                    "SELECT k.id, k.tenant_id, k.name, k.secret_hash, k.scopes, k.policy, k.revoked_at IS NOT NULL AS revoked,
+                            coalesce(k.expires_at <= clock_timestamp(), false) AS expired,
+                            t.status, t.policy AS tenant_policy
+                     FROM api_keys k LEFT JOIN tenants t ON t.id = k.tenant_id WHERE k.id = $1",
+                )
+                .bind(id.uuid()),
+            )
+            .await?;
+        conn.end().await?;
+        Ok(read(OPERATION, row.as_slice(), key_row)?.into_iter().next())
+    }
+
+    /// Forgets that a key was right a moment ago.
+    pub(crate) fn forget_key(&self, id: KeyId) {
+        locked(&self.auth().known).retain(|_, known| known.key_id != id);
+    }
+
+    async fn record_refusal(
+        &self,
+        refusal: &AuthRefusal,
+        key_id: Option<KeyId>,
+        tenant_id: Option<TenantId>,
+        address: Option<IpAddr>,
+    ) {
+        let reason = match refusal {
+            AuthRefusal::Malformed => "malformed",
+            AuthRefusal::Unknown => "unknown",
+            AuthRefusal::Revoked => "revoked",
+            AuthRefusal::Expired => "expired",
+            AuthRefusal::TenantSuspended => "tenant_suspended",
+            AuthRefusal::Store(_) => return,
+        };
+        self.db().metrics.auth_refusals.with_label_values(&[reason]).inc();
+        let Some(left_out) = locked(&self.auth().refusals).take(Instant::now()) else {
+            return;
+        };
+        // The key id of an unknown key is what the caller claims, so it is a detail and not the principal's.
+        let claimed = key_id.filter(|_| tenant_id.is_none());
+        let principal =
+            Principal { key_id: key_id.filter(|_| tenant_id.is_some()), name: "unauthenticated".to_owned(), address };
+        let row = AuditRow {
+            action: "auth.refuse",
+            target: None,
+            allowed: false,
+            reason: Some(reason.to_owned()),
+            details: json!({"claimed_key_id": claimed, "left_out_before": left_out}),
+        };
+        if let Err(error) = self.write_refusal(tenant_id, &principal, &row).await {
+            tracing::warn!(%error, "a refused credential was not recorded");
+        }
+    }
+
+    async fn write_refusal(
+        &self,
+        tenant_id: Option<TenantId>,
+        principal: &Principal,
+        row: &AuditRow,
+    ) -> Result<()> {
+        let mut conn = self.db().system("record refusal").await?;
+        conn.audit(tenant_id, principal, row).await?;
+        conn.end().await
+    }
+}
+
+impl AuthMemory {
+    fn remember(&self, digest: Digest, known: Known) {
+        let mut memory = locked(&self.known);
+        if memory.len() >= REMEMBERED {
+            let now = Instant::now();
+            memory.retain(|_, known| known.until > now);
+            if memory.len() >= REMEMBERED {
+                memory.clear();
+            }
+        }
+        memory.insert(digest, known);
+    }
+}
+
+impl Known {
+    fn speak(self, address: Option<IpAddr>) -> Authenticated {
+        let principal = Principal { key_id: Some(self.key_id), name: self.name, address };
+        match self.tenant {
+            Some((tenant_id, tenant_policy)) => {
+                let policies = std::iter::once(tenant_policy).chain(self.policy).collect();
+                Authenticated::Tenant(TenantContext::verified(tenant_id, principal, self.scopes, policies))
+            }
+            None => Authenticated::Operator(OperatorContext::verified(principal)),
+        }
+    }
+}
+
+struct KeyRow {
+    known: Known,
+    revoked: bool,
+    expired: bool,
+    status: Option<TenantStatus>,
+}
+
+fn key_row(row: &PgRow) -> Result<(Vec<u8>, KeyRow), sqlx::Error> {
+    let tenant_id = row.try_get::<Option<Uuid>, _>("tenant_id")?.map(TenantId::from_uuid);
+    let tenant = match tenant_id {
+        Some(id) => Some((id, row.try_get::<Json<Policy>, _>("tenant_policy")?.0)),
+        None => None,
+    };
+    let known = Known {
+        key_id: KeyId::from_uuid(row.try_get("id")?),
+        name: row.try_get("name")?,
+        tenant,
+        scopes: scopes(row)?,
+        policy: row.try_get::<Option<Json<Policy>>, _>("policy")?.map(|policy| policy.0),
+        until: Instant::now() + REMEMBER,
+    };
+    let status = row.try_get::<Option<&str>, _>("status")?.map(crate::tenants::status).transpose()?;
+    let row = (
+        row.try_get("secret_hash")?,
+        KeyRow { known, revoked: row.try_get("revoked")?, expired: row.try_get("expired")?, status },
+    );
+    Ok(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_refusals_is_counted_but_not_written() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        for _ in 0..REFUSALS_RECORDED {
+            assert_eq!(refusals.take(start), Some(0));
+        }
+        assert_eq!(refusals.take(start), None);
+        assert_eq!(refusals.take(start), None);
+        assert_eq!(refusals.take(start + Duration::from_secs(61)), Some(2));
+    }
+}

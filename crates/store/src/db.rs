@@ -1,0 +1,336 @@
+//! Connections: two pools, one for each role, and transactions that cannot leak what they set.
+//!
+//! # Design notes
+//!
+//! * The role is fixed when a connection is opened (a start-up option, so even `RESET ROLE` keeps it): the pool for tenants is
+//!   `toolhost_app` and sees nothing until a transaction sets its tenant; nothing ever runs as the login role. The
+//!   tenant is set with `set_config(…, true)` in the same round trip as BEGIN, and the role with it.
+//! * A future can be dropped at any await. In sqlx 0.9 one dropped during BEGIN returns its connection to the pool
+//!   *inside the open transaction* (the transaction's depth is only counted afterwards, so nothing rolls back): with
+//!   a tenant set in it, the next user would act for that tenant. So sqlx's `Transaction` is not used. [`Conn`]
+//!   owns the connection, and unless it was brought to its end the connection is closed, never reused.
+//! * Behind that, every connection is checked when it leaves the pool, in the round trip of BEGIN: one that has a
+//!   tenant set already (it can only be inside somebody's transaction) is refused and closed.
+//! * Every statement has a deadline of our own: a black-holed server answers nothing at all.
+
+use std::time::Duration;
+
+use domain::TenantContext;
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgPoolOptions, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgPool, Postgres};
+
+use crate::error::translate;
+use crate::metrics::Metrics;
+use crate::{DatabaseConfig, Result, StoreError};
+
+/// A statement with its arguments.
+pub(crate) type Statement<'q> = Query<'q, Postgres, PgArguments>;
+
+/// Time without use after which a connection is asked whether it still lives before it is used.
+const TRUST_IDLE: Duration = Duration::from_secs(1);
+/// Connections that sweeps and workers share, beside the writer's.
+const SYSTEM_SHARE: u32 = 4;
+
+/// The pools of one process.
+#[derive(Debug, Clone)]
+pub(crate) struct Db {
+    app: PgPool,
+    system: PgPool,
+    options: PgConnectOptions,
+    timeout: Duration,
+    pub(crate) metrics: Metrics,
+}
+
+/// The role that a connection has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// One tenant's rows, once a tenant is set.
+    App,
+    /// The queue and the sweeps.
+    System,
+}
+
+impl Role {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::App => "toolhost_app",
+            Self::System => "toolhost_system",
+        }
+    }
+}
+
+impl Db {
+    /// Opens the pools and makes sure that the database answers.
+    pub(crate) async fn connect(config: &DatabaseConfig, metrics: Metrics) -> Result<Self> {
+        let options = connect_options(&config.url, config.timeout)?;
+        let lanes = u32::try_from(config.writer_lanes).unwrap_or(u32::MAX);
+        let system = SYSTEM_SHARE.min(config.max_connections / 3).max(1);
+        let app = config.max_connections.saturating_sub(system).saturating_sub(lanes).max(1);
+        let db = Self {
+            app: pool(app, role_options(&options, Role::App), config.timeout),
+            system: pool(system, role_options(&options, Role::System), config.timeout),
+            options,
+            timeout: config.timeout,
+            metrics,
+        };
+        db.system("connect").await?.end().await?;
+        Ok(db)
+    }
+
+    /// A connection of its own as the system role, for one of the writer's lanes or the bus.
+    pub(crate) async fn dedicated(&self, operation: &'static str, settings: &[(&str, &str)]) -> Result<PgConnection> {
+        let options = role_options(&self.options, Role::System).options(settings.iter().copied());
+        bounded(operation, self.timeout, PgConnection::connect_with(&options)).await
+    }
+
+    /// Options of a connection as the system role.
+    pub(crate) fn system_options(&self) -> PgConnectOptions {
+        role_options(&self.options, Role::System)
+    }
+
+    /// A transaction that sees one tenant's rows.
+    pub(crate) async fn tenant(&self, operation: &'static str, context: &TenantContext) -> Result<Conn> {
+        let mut conn = self.acquire(operation, &self.app).await?;
+        // A uuid prints as hexadecimal digits and dashes, so it needs no quoting.
+        let begin = format!(
+            "BEGIN; SELECT set_config('role', 'toolhost_app', true), set_config('toolhost.tenant_id', '{}', true) \
+             WHERE nullif(current_setting('toolhost.tenant_id', true), '') IS NULL",
+            context.tenant_id().uuid()
+        );
+        if conn.begin(AssertSqlSafe(begin)).await? != 1 {
+            let source = "a pooled connection was inside another transaction".into();
+            return Err(self.metrics.counted(StoreError::Internal { operation, source }));
+        }
+        Ok(conn)
+    }
+
+    /// One statement as the system role.
+    pub(crate) async fn system(&self, operation: &'static str) -> Result<Conn> {
+        self.acquire(operation, &self.system).await
+    }
+
+    /// A transaction as the system role.
+    pub(crate) async fn system_transaction(&self, operation: &'static str) -> Result<Conn> {
+        let mut conn = self.acquire(operation, &self.system).await?;
+        conn.begin("BEGIN").await?;
+        Ok(conn)
+    }
+
+    /// Reads the pools' gauges.
+    pub(crate) fn observe(&self) {
+        for (name, pool) in [("app", &self.app), ("system", &self.system)] {
+            let idle = i64::try_from(pool.num_idle()).unwrap_or(i64::MAX);
+            let gauges = &self.metrics.connections;
+            gauges.with_label_values(&[name, "idle"]).set(idle);
+            gauges.with_label_values(&[name, "used"]).set((i64::from(pool.size()) - idle).max(0));
+        }
+    }
+
+    /// How long a statement may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) async fn close(&self) {
+        self.app.close().await;
+        self.system.close().await;
+    }
+
+    async fn acquire(&self, operation: &'static str, pool: &PgPool) -> Result<Conn> {
+        match pool.acquire().await {
+            Ok(connection) => Ok(Conn {
+                connection: Some(connection),
+                in_transaction: false,
+                operation,
+                timeout: self.timeout,
+                metrics: self.metrics.clone(),
+            }),
+            Err(error) => Err(self.metrics.counted(translate(operation, error))),
+        }
+    }
+}
+
+/// A connection in use. Unless [`Conn::end`] is reached it is closed instead of being given back.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    connection: Option<sqlx::pool::PoolConnection<Postgres>>,
+    in_transaction: bool,
+    operation: &'static str,
+    timeout: Duration,
+    metrics: Metrics,
+}
+
+impl Conn {
+    async fn begin(&mut self, sql: impl sqlx::SqlSafeStr + Send + 'static) -> Result<u64> {
+        self.in_transaction = true;
+        let raw = sqlx::raw_sql(sql);
+        let done = self.run(|connection| connection.execute(raw)).await?;
+        Ok(done.rows_affected())
+    }
+
+    /// All rows of a statement.
+    pub(crate) async fn all(&mut self, statement: Statement<'_>) -> Result<Vec<PgRow>> {
+        self.run(|connection| connection.fetch_all(statement)).await
+    }
+
+    /// The first row of a statement, if there is one.
+    pub(crate) async fn optional(&mut self, statement: Statement<'_>) -> Result<Option<PgRow>> {
+        self.run(|connection| connection.fetch_optional(statement)).await
+    }
+
+    /// The row of a statement that has always one.
+    pub(crate) async fn one(&mut self, statement: Statement<'_>) -> Result<PgRow> {
+        self.run(|connection| connection.fetch_one(statement)).await
+    }
+
+    /// The same with the driver's own error, for call sites that translate a constraint.
+    pub(crate) async fn try_one(&mut self, statement: Statement<'_>) -> Result<Result<PgRow, sqlx::Error>> {
+        match tokio::time::timeout(self.timeout, self.connection().fetch_one(statement)).await {
+            Ok(answer) => Ok(answer),
+            Err(_) => Err(self.metrics.counted(StoreError::Unavailable { operation: self.operation, source: None })),
+        }
+    }
+
+    /// Runs a statement and counts the rows that it touched.
+    pub(crate) async fn execute(&mut self, statement: Statement<'_>) -> Result<u64> {
+        Ok(self.run(|connection| connection.execute(statement)).await?.rows_affected())
+    }
+
+    /// Commits, if there is a transaction, and gives the connection back.
+    pub(crate) async fn end(mut self) -> Result<()> {
+        if self.in_transaction {
+            self.run(|connection| connection.execute("COMMIT")).await?;
+        }
+        self.connection = None;
+        Ok(())
+    }
+
+    /// Undoes the transaction and gives the connection back.
+    pub(crate) async fn undo(mut self) -> Result<()> {
+        if self.in_transaction {
+            self.run(|connection| connection.execute("ROLLBACK")).await?;
+        }
+        self.connection = None;
+        Ok(())
+    }
+
+    fn connection(&mut self) -> &mut PgConnection {
+        self.connection.as_mut().expect("held until the end")
+    }
+
+    /// Runs something of the driver's within the deadline.
+    pub(crate) async fn run<'a, T>(
+        &'a mut self,
+        statement: impl FnOnce(&'a mut PgConnection) -> futures_util::future::BoxFuture<'a, Result<T, sqlx::Error>>,
+    ) -> Result<T> {
+        let (operation, timeout) = (self.operation, self.timeout);
+        let metrics = self.metrics.clone();
+        bounded(operation, timeout, statement(self.connection())).await.map_err(|error| metrics.counted(error))
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            self.metrics.abandoned.inc();
+            connection.close_on_drop();
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts an error where it arises.
+    pub(crate) fn counted(&self, error: StoreError) -> StoreError {
+        let kind = match &error {
+            StoreError::Unavailable { .. } => "unavailable",
+            StoreError::Unstorable { .. } => "unstorable",
+            StoreError::Internal { .. } => "internal",
+            StoreError::Stale { .. } | StoreError::NotFound { .. } | StoreError::Conflict { .. } => return error,
+        };
+        self.errors.with_label_values(&[kind]).inc();
+        error
+    }
+}
+
+pub(crate) async fn bounded<T>(
+    operation: &'static str,
+    timeout: Duration,
+    future: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T> {
+    match tokio::time::timeout(timeout, future).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(translate(operation, error)),
+        Err(_) => Err(StoreError::Unavailable { operation, source: None }),
+    }
+}
+
+/// Options of every connection of ours.
+pub(crate) fn connect_options(url: &str, timeout: Duration) -> Result<PgConnectOptions> {
+    let options: PgConnectOptions = url
+        .parse()
+        .map_err(|error: sqlx::Error| StoreError::Internal { operation: "parse database url", source: Box::new(error) })?;
+    let millis = timeout.as_millis().to_string();
+    Ok(options.application_name("toolhost").options([
+        // Compiling a plan takes longer than any of ours runs.
+        ("jit", "off"),
+        ("statement_timeout", millis.as_str()),
+        ("idle_in_transaction_session_timeout", "15000"),
+    ]))
+}
+
+fn role_options(options: &PgConnectOptions, role: Role) -> PgConnectOptions {
+    options.clone().options([("role", role.name())])
+}
+
+fn pool(max: u32, options: PgConnectOptions, timeout: Duration) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(max)
+        .acquire_timeout(timeout)
+        .test_before_acquire(false)
+        .before_acquire(|connection, about| {
+            Box::pin(async move {
+                if about.idle_for >= TRUST_IDLE {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        })
+        .connect_lazy_with(options)
+}
+
+/// Reads rows, naming the operation that asked for them.
+pub(crate) fn read<T>(
+    operation: &'static str,
+    rows: &[PgRow],
+    each: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
+) -> Result<Vec<T>> {
+    rows.iter().map(each).collect::<Result<_, _>>().map_err(|error| translate(operation, error))
+}
+
+/// Reads one row that may be missing: nothing there, or not the caller's.
+pub(crate) fn read_found<T>(
+    operation: &'static str,
+    row: Option<PgRow>,
+    each: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
+) -> Result<T> {
+    match row {
+        Some(row) => each(&row).map_err(|error| translate(operation, error)),
+        None => Err(StoreError::NotFound { operation }),
+    }
+}
+
+/// A word of the database that this binary does not know.
+pub(crate) fn unknown_word(column: &'static str) -> sqlx::Error {
+    sqlx::Error::Decode(format!("unknown word in {column}").into())
+}
+
+/// Counters are `bigint` there and never negative.
+pub(crate) fn unsigned(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+/// Numbers of ours are far below what `bigint` holds.
+pub(crate) fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
