@@ -71,7 +71,7 @@ impl Service {
                     Worker::start(settings, store.clone(), Arc::clone(&catalog), &registry, stop.clone())
                         .await;
                 let started = started.context("cannot start the worker")?;
-                tracing::info!(worker = %started.worker_id(), "the worker runs");
+                tracing::info!("the worker runs");
                 Some(started)
             }
         };
@@ -112,7 +112,14 @@ impl Service {
             Some(worker) => worker.dispatch(),
             None => Arc::new(NoDispatch),
         };
-        let checks: Vec<ReadinessCheck> = Vec::new();
+        let engine = self.worker.iter().map(|worker| {
+            let sandboxes = worker.sandboxes().clone();
+            ReadinessCheck::new("engine", move || {
+                let sandboxes = sandboxes.clone();
+                async move { sandboxes.engine_info().await.map(drop).map_err(|error| error.to_string()) }
+            })
+        });
+        let checks: Vec<ReadinessCheck> = engine.collect();
         let settings = wiring::api_config(config)?;
         ApiState::new(self.store.clone(), catalog, dispatch, settings, registry, checks, stop.clone())
             .context("cannot start the API")
@@ -145,7 +152,7 @@ impl Service {
     /// The worker in this process.
     #[must_use]
     pub fn worker_id(&self) -> Option<WorkerId> {
-        self.worker.as_ref().map(WorkerHandle::worker_id)
+        self.worker.as_ref().and_then(|worker| worker.dispatch().worker_for_new_session())
     }
 
     /// The database.
@@ -165,7 +172,7 @@ impl Service {
     /// When a part ended with an error.
     pub async fn stopped(self) -> Result<()> {
         if let Some(worker) = self.worker {
-            worker.drained().await;
+            worker.stopped().await;
         }
         let mut ended = Ok(());
         for listener in self.listeners {

@@ -19,7 +19,7 @@ use crate::wiring;
 ///
 /// # Errors
 /// When the database refuses or does not answer.
-pub async fn run(config: &Config, command: AdminCommand) -> Result<()> {
+pub(super) async fn run(config: &Config, command: AdminCommand) -> Result<()> {
     let store = wiring::store(config, &prometheus::Registry::new()).await?;
     let operator = OperatorContext::verified(Principal::command_line());
     let done = match command {
