@@ -114,11 +114,11 @@ pub(crate) async fn write(
                  FROM guarded g JOIN piece p ON p.n = g.n WHERE p.bytes IS NOT NULL
              ), trail AS (
                  INSERT INTO audit_log (tenant_id, principal, action, target, allowed, details)
-                 SELECT g.tenant_id, '{\"key_id\": null, \"name\": \"system\", \"address\": null}', 'call.start', g.target, true,
+                 SELECT g.tenant_id, '{\"key_id\": null, \"name\": \"system\", \"address\": null}'::jsonb, 'call.start', g.target, true,
                      jsonb_build_object('attempt', g.attempt)
                  FROM guarded g WHERE g.started
                  UNION ALL
-                 SELECT g.tenant_id, '{\"key_id\": null, \"name\": \"system\", \"address\": null}', 'call.end', g.target, true,
+                 SELECT g.tenant_id, '{\"key_id\": null, \"name\": \"system\", \"address\": null}'::jsonb, 'call.end', g.target, true,
                      jsonb_build_object('status', g.status, 'reason', g.reason)
                  FROM guarded g WHERE g.status IS NOT NULL
              )
