@@ -15,18 +15,18 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use domain::policy::EffectiveLimits;
 use domain::{
-    Call, CallEnded, CallError, CallId, CallStatus, CallUsage, Effect, QueuePlace, SessionEnd, SessionEndReason, SessionId,
-    TenantContext, WorkerId,
+    Call, CallEnded, CallError, CallId, CallStatus, CallUsage, Effect, QueuePlace, SessionEnd,
+    SessionEndReason, SessionId, TenantContext, WorkerId,
 };
 use serde_json::Value;
 
+use crate::admit_batch::{AdmitOp, Verdict};
 use crate::bus::Hint;
 use crate::calls::call_by_id;
 use crate::db::Conn;
 use crate::idempotency::{Seen, compare, digest, seen};
 use crate::json::{sanitised, storable, storable_text};
 use crate::sessions::{NewSession, OneShot, insert_session, lock_creation};
-use crate::admit_batch::{AdmitOp, Verdict};
 use crate::writer::admit_alone;
 use crate::{Idempotency, Result, Store, StoreError};
 
@@ -172,7 +172,12 @@ impl Store {
 
     /// A call with a session of its own: both in one commit, beside the coalescing writer because it is bound by the
     /// sandbox that has to be made.
-    async fn admit_one_shot(&self, id: CallId, new: &NewSession, mut admission: Admission) -> Result<Admitted> {
+    async fn admit_one_shot(
+        &self,
+        id: CallId,
+        new: &NewSession,
+        mut admission: Admission,
+    ) -> Result<Admitted> {
         let context = admission.context.clone();
         let session_id: SessionId = self.clock().new_id();
         let mut conn = self.db().system_transaction(OPERATION).await?;
@@ -264,10 +269,9 @@ impl Store {
                 Admitted::SessionEnded(end.unwrap_or_else(|| SessionEnd::because(SessionEndReason::Deleted)))
             }
             Verdict::AfterNotFound => Admitted::AfterNotFound,
-            Verdict::QueueFull => Admitted::QueueFull {
-                limit: admission.limits.queued_calls,
-                retry_after_ms: QUEUE_RETRY_MS,
-            },
+            Verdict::QueueFull => {
+                Admitted::QueueFull { limit: admission.limits.queued_calls, retry_after_ms: QUEUE_RETRY_MS }
+            }
         })
     }
 
@@ -343,7 +347,13 @@ fn prepare(id: CallId, session: SessionId, admission: &Admission) -> Result<Admi
         key: admission
             .idempotency
             .as_ref()
-            .map(|key| Ok::<_, StoreError>((key.operation, key.key.clone(), storable(OPERATION, "idempotency key", &key.request)?)))
+            .map(|key| {
+                Ok::<_, StoreError>((
+                    key.operation,
+                    key.key.clone(),
+                    storable(OPERATION, "idempotency key", &key.request)?,
+                ))
+            })
             .transpose()?,
         again: false,
     })

@@ -46,11 +46,21 @@ pub(crate) struct AdmitOp {
 /// What the statement found.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
-    Started { at: DateTime<Utc> },
-    Queued { at: DateTime<Utc>, position: u64 },
-    Denied { at: DateTime<Utc> },
+    Started {
+        at: DateTime<Utc>,
+    },
+    Queued {
+        at: DateTime<Utc>,
+        position: u64,
+    },
+    Denied {
+        at: DateTime<Utc>,
+    },
     /// The idempotency key has made this call (perhaps this very one), for this request.
-    Known { target: Uuid, request: Request },
+    Known {
+        target: Uuid,
+        request: Request,
+    },
     /// This very call is there already.
     Written,
     SessionNotFound,
@@ -65,8 +75,11 @@ pub(crate) enum Verdict {
 
 /// Takes the queue lock of every tenant that may queue a call, in one order.
 pub(crate) async fn lock_queues(connection: &mut PgConnection, ops: &[&AdmitOp]) -> Result<(), sqlx::Error> {
-    let mut tenants: Vec<Uuid> =
-        ops.iter().filter(|op| op.reserved_by.is_none() && op.ended.is_none()).map(|op| op.tenant_id).collect();
+    let mut tenants: Vec<Uuid> = ops
+        .iter()
+        .filter(|op| op.reserved_by.is_none() && op.ended.is_none())
+        .map(|op| op.tenant_id)
+        .collect();
     tenants.sort_unstable();
     tenants.dedup();
     connection

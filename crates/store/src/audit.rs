@@ -30,7 +30,13 @@ impl AuditRow {
     /// Something that was allowed and done.
     #[must_use]
     pub fn done(action: &'static str, target: impl ToString) -> Self {
-        Self { action, target: Some(target.to_string()), allowed: true, reason: None, details: Value::Object(serde_json::Map::new()) }
+        Self {
+            action,
+            target: Some(target.to_string()),
+            allowed: true,
+            reason: None,
+            details: Value::Object(serde_json::Map::new()),
+        }
     }
 
     /// The same with facts.

@@ -210,8 +210,11 @@ impl Store {
         };
         // The key id of an unknown key is what the caller claims, so it is a detail and not the principal's.
         let claimed = key_id.filter(|_| tenant_id.is_none());
-        let principal =
-            Principal { key_id: key_id.filter(|_| tenant_id.is_some()), name: "unauthenticated".to_owned(), address };
+        let principal = Principal {
+            key_id: key_id.filter(|_| tenant_id.is_some()),
+            name: "unauthenticated".to_owned(),
+            address,
+        };
         let row = AuditRow {
             action: "auth.refuse",
             target: None,

@@ -208,7 +208,8 @@ impl<K: Eq + Hash + Copy> Watchers<K> {
     fn remove(&self, key: K, slot: &Arc<Slot>) {
         let mut slots = locked(&self.slots);
         if let Some(waiting) = slots.get_mut(&key) {
-            waiting.retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(slot)));
+            waiting
+                .retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(slot)));
             if waiting.is_empty() {
                 slots.remove(&key);
             }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    Call, CallEnded, CallError, CallId, CallStatus, CallUsage, Code, Effect, EndReason, QueuePlace, SessionId, TenantContext,
-    TenantId, WorkerId,
+    Call, CallEnded, CallError, CallId, CallStatus, CallUsage, Code, Effect, EndReason, QueuePlace,
+    SessionId, TenantContext, TenantId, WorkerId,
 };
 use serde_json::Value;
 use sqlx::Row;
@@ -127,7 +127,8 @@ impl Store {
             conn.end().await?;
             return call;
         };
-        conn.audit(Some(context.tenant_id()), context.principal(), &AuditRow::done("call.cancel", id)).await?;
+        conn.audit(Some(context.tenant_id()), context.principal(), &AuditRow::done("call.cancel", id))
+            .await?;
         conn.end().await?;
         self.bus().call_changed(id);
         self.bus().hint(Hint::CancelRequested(id));
@@ -167,9 +168,13 @@ fn upper_bound(filter: &CallFilter, page: Page) -> Uuid {
 pub(crate) async fn call_by_id(conn: &mut Conn, tenant: TenantId, id: CallId) -> Result<Call> {
     let row = conn
         .optional(
-            sqlx::query(concat!("SELECT ", call_columns!(), " FROM calls c WHERE c.tenant_id = $1 AND c.id = $2"))
-                .bind(tenant.uuid())
-                .bind(id.uuid()),
+            sqlx::query(concat!(
+                "SELECT ",
+                call_columns!(),
+                " FROM calls c WHERE c.tenant_id = $1 AND c.id = $2"
+            ))
+            .bind(tenant.uuid())
+            .bind(id.uuid()),
         )
         .await?;
     read_found(GET, row, call)
@@ -185,7 +190,10 @@ pub(crate) fn call(row: &PgRow) -> Result<Call, sqlx::Error> {
         tool: row.try_get("tool")?,
         requested_tool: row.try_get("requested_tool")?,
         version: row.try_get("version")?,
-        effect: row.try_get::<&str, _>("effect")?.parse::<Effect>().map_err(|()| unknown_word("calls.effect"))?,
+        effect: row
+            .try_get::<&str, _>("effect")?
+            .parse::<Effect>()
+            .map_err(|()| unknown_word("calls.effect"))?,
         status: status(row)?,
         arguments: row.try_get::<Value, _>("arguments")?,
         description: row.try_get("description")?,

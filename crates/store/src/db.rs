@@ -79,7 +79,11 @@ impl Db {
     }
 
     /// A connection of its own as the system role, for one of the writer's lanes or the bus.
-    pub(crate) async fn dedicated(&self, operation: &'static str, settings: &[(&str, &str)]) -> Result<PgConnection> {
+    pub(crate) async fn dedicated(
+        &self,
+        operation: &'static str,
+        settings: &[(&str, &str)],
+    ) -> Result<PgConnection> {
         let options = role_options(&self.options, Role::System).options(settings.iter().copied());
         bounded(operation, self.timeout, PgConnection::connect_with(&options)).await
     }
@@ -188,7 +192,9 @@ impl Conn {
     pub(crate) async fn try_one(&mut self, statement: Statement<'_>) -> Result<Result<PgRow, sqlx::Error>> {
         match tokio::time::timeout(self.timeout, self.connection().fetch_one(statement)).await {
             Ok(answer) => Ok(answer),
-            Err(_) => Err(self.metrics.counted(StoreError::Unavailable { operation: self.operation, source: None })),
+            Err(_) => {
+                Err(self.metrics.counted(StoreError::Unavailable { operation: self.operation, source: None }))
+            }
         }
     }
 
@@ -222,11 +228,15 @@ impl Conn {
     /// Runs something of the driver's within the deadline.
     pub(crate) async fn run<'a, T>(
         &'a mut self,
-        statement: impl FnOnce(&'a mut PgConnection) -> futures_util::future::BoxFuture<'a, Result<T, sqlx::Error>>,
+        statement: impl FnOnce(
+            &'a mut PgConnection,
+        ) -> futures_util::future::BoxFuture<'a, Result<T, sqlx::Error>>,
     ) -> Result<T> {
         let (operation, timeout) = (self.operation, self.timeout);
         let metrics = self.metrics.clone();
-        bounded(operation, timeout, statement(self.connection())).await.map_err(|error| metrics.counted(error))
+        bounded(operation, timeout, statement(self.connection()))
+            .await
+            .map_err(|error| metrics.counted(error))
     }
 }
 
@@ -246,7 +256,9 @@ impl Metrics {
             StoreError::Unavailable { .. } => "unavailable",
             StoreError::Unstorable { .. } => "unstorable",
             StoreError::Internal { .. } => "internal",
-            StoreError::Stale { .. } | StoreError::NotFound { .. } | StoreError::Conflict { .. } => return error,
+            StoreError::Stale { .. } | StoreError::NotFound { .. } | StoreError::Conflict { .. } => {
+                return error;
+            }
         };
         self.errors.with_label_values(&[kind]).inc();
         error
@@ -267,9 +279,10 @@ pub(crate) async fn bounded<T>(
 
 /// Options of every connection of ours.
 pub(crate) fn connect_options(url: &str, timeout: Duration) -> Result<PgConnectOptions> {
-    let options: PgConnectOptions = url
-        .parse()
-        .map_err(|error: sqlx::Error| StoreError::Internal { operation: "parse database url", source: Box::new(error) })?;
+    let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| StoreError::Internal {
+        operation: "parse database url",
+        source: Box::new(error),
+    })?;
     let millis = timeout.as_millis().to_string();
     Ok(options.application_name("toolhost").options([
         // Compiling a plan takes longer than any of ours runs.

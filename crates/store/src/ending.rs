@@ -16,7 +16,8 @@ pub(crate) async fn end_open_calls(
     end: &SessionEnd,
 ) -> Result<Vec<CallId>> {
     let failed = CallError::new(Code::SessionEnded, &end.message);
-    let lost = CallError::new(Code::CallLost, "The session ended while the call ran; it may have had effects.");
+    let lost =
+        CallError::new(Code::CallLost, "The session ended while the call ran; it may have had effects.");
     let rows = conn
         .all(
             sqlx::query(

@@ -149,7 +149,10 @@ impl Store {
         record_ends(&mut conn, OPERATION, &ended, "platform").await?;
         conn.end().await?;
         if ended.is_empty() {
-            return Err(StoreError::Conflict { operation: OPERATION, message: "the call does not wait any more" });
+            return Err(StoreError::Conflict {
+                operation: OPERATION,
+                message: "the call does not wait any more",
+            });
         }
         self.bus().call_changed(call_id);
         Ok(())
@@ -201,7 +204,11 @@ fn page(call_id: CallId, after_seq: u64, rows: &[PgRow]) -> Result<EventPage> {
         return Err(StoreError::NotFound { operation: READ });
     };
     let facts = read(READ, std::slice::from_ref(call), |row| {
-        Ok((unsigned(row.try_get("last_seq")?), row.try_get::<bool, _>("over")?, row.try_get::<Option<i64>, _>("seq")?))
+        Ok((
+            unsigned(row.try_get("last_seq")?),
+            row.try_get::<bool, _>("over")?,
+            row.try_get::<Option<i64>, _>("seq")?,
+        ))
     })?;
     let (last_seq, ended, first) = facts.into_iter().next().unwrap_or((0, false, None));
     let pruned = EventPage { events: Vec::new(), last_seq, ended, pruned_before: Some(last_seq) };
@@ -238,7 +245,8 @@ fn event(call_id: CallId, row: &PgRow) -> Result<Option<Event>, sqlx::Error> {
                 _ => serde_json::Map::new(),
             };
             fields.insert("type".to_owned(), kind.into());
-            serde_json::from_value(Value::Object(fields)).map_err(|error| sqlx::Error::Decode(Box::new(error)))?
+            serde_json::from_value(Value::Object(fields))
+                .map_err(|error| sqlx::Error::Decode(Box::new(error)))?
         }
     };
     Ok(Some(Event { call_id, seq: unsigned(row.try_get("seq")?), at: row.try_get("at")?, body }))

@@ -69,7 +69,11 @@ pub(crate) enum Seen {
 }
 
 /// Compares a request with the one that a key was first used for.
-pub(crate) fn compare(target: Uuid, first: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Seen {
+pub(crate) fn compare(
+    target: Uuid,
+    first: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> Seen {
     let fields = differing(first, now);
     if fields.is_empty() { Seen::Same(target) } else { Seen::Other(fields) }
 }
@@ -91,7 +95,10 @@ pub(crate) async fn seen(conn: &mut Conn, tenant: TenantId, key: Option<&Idempot
         )
         .await?;
     let known = read("look up idempotency key", &rows, |row| {
-        Ok((row.try_get::<Uuid, _>("target")?, row.try_get::<Json<BTreeMap<String, String>>, _>("request")?.0))
+        Ok((
+            row.try_get::<Uuid, _>("target")?,
+            row.try_get::<Json<BTreeMap<String, String>>, _>("request")?.0,
+        ))
     })?;
     Ok(match known.first() {
         Some((target, first)) => compare(*target, first, &key.request),
@@ -106,7 +113,8 @@ mod tests {
 
     #[test]
     fn a_mismatch_names_the_fields_that_differ() {
-        let first = Idempotency::of("calls", "k", &json!({"tool": "bash", "timeout_ms": 1, "arguments": {"a": 1}}));
+        let first =
+            Idempotency::of("calls", "k", &json!({"tool": "bash", "timeout_ms": 1, "arguments": {"a": 1}}));
         let second = Idempotency::of("calls", "k", &json!({"tool": "bash", "arguments": {"a": 2}}));
         assert_eq!(differing(&first.request, &second.request), ["arguments", "timeout_ms"]);
         assert_eq!(differing(&first.request, &first.request), Vec::<String>::new());

@@ -25,7 +25,10 @@ pub(crate) fn sanitised<T: Serialize + ?Sized>(operation: &'static str, value: &
 }
 
 /// A value as it is after it was stored, and its JSON text.
-pub(crate) fn clean<T: Serialize + DeserializeOwned>(operation: &'static str, value: T) -> Result<(T, String)> {
+pub(crate) fn clean<T: Serialize + DeserializeOwned>(
+    operation: &'static str,
+    value: T,
+) -> Result<(T, String)> {
     let text = sanitised(operation, &value)?;
     if text.contains("\\ufffd") {
         let value = serde_json::from_str(&text)
@@ -75,7 +78,10 @@ mod tests {
         assert!(storable("t", "f", &json!({"a": "\0"})).is_err());
         assert!(storable("t", "f", &json!({"a\0": 1})).is_err());
         assert!(storable("t", "f", &json!(["\\u0000", "\\\\u0000"])).is_ok());
-        assert_eq!(sanitised("t", &json!("\\\0\\u0000\0")).ok(), Some(r#""\\\ufffd\\u0000\ufffd""#.to_owned()));
+        assert_eq!(
+            sanitised("t", &json!("\\\0\\u0000\0")).ok(),
+            Some(r#""\\\ufffd\\u0000\ufffd""#.to_owned())
+        );
     }
 
     proptest! {

@@ -174,7 +174,12 @@ impl Store {
         Ok((key(&row).map_err(|error| translate(CREATE, error))?, plain))
     }
 
-    async fn revoke(&self, mut conn: Conn, principal: &Principal, statement: Statement<'_>) -> Result<ApiKey> {
+    async fn revoke(
+        &self,
+        mut conn: Conn,
+        principal: &Principal,
+        statement: Statement<'_>,
+    ) -> Result<ApiKey> {
         let row = conn.optional(statement).await?;
         let found = row.as_ref().map(key).transpose().map_err(|error| translate(REVOKE, error))?;
         if let Some(key) = &found {

@@ -34,6 +34,8 @@ mod shells;
 mod slots;
 mod takeover;
 mod tenants;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod workers;
 mod writer;
 
@@ -168,7 +170,8 @@ impl Store {
         tasks.spawn(notify::listen(db.clone(), bus.clone(), origin, stop.clone()));
         tasks.spawn(tick(db.clone(), clock.clone(), activity.clone(), stop.clone()));
         let pepper = Pepper::new(&config.pepper);
-        let inner = Inner { db, clock, bus, writer, activity, auth: AuthMemory::default(), pepper, stop, tasks };
+        let inner =
+            Inner { db, clock, bus, writer, activity, auth: AuthMemory::default(), pepper, stop, tasks };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -60,8 +60,15 @@ impl Metrics {
         Ok(Self {
             batches: counters("toolhost_store_batches_total", "Batches of the coalescing writer", "outcome")?,
             batch_size,
-            writes: counters("toolhost_store_writes_total", "Durable writes of the coalescing writer", "kind")?,
-            stale_writes: counter("toolhost_store_stale_writes_total", "Writes refused because their author was superseded")?,
+            writes: counters(
+                "toolhost_store_writes_total",
+                "Durable writes of the coalescing writer",
+                "kind",
+            )?,
+            stale_writes: counter(
+                "toolhost_store_stale_writes_total",
+                "Writes refused because their author was superseded",
+            )?,
             claims: counter("toolhost_store_claims_total", "Calls claimed from the queue")?,
             notifies: counter("toolhost_store_notifies_total", "NOTIFY statements sent")?,
             hints: counter("toolhost_store_hints_total", "Hints sent in NOTIFY statements")?,

@@ -13,6 +13,12 @@ use crate::{Result, Store, StoreError};
 const MIGRATIONS: &[(i64, &str, &str)] =
     &[(1, "main job", include_str!("../../../migrations/0001_main_job.sql"))];
 
+/// Texts of all migrations.
+#[cfg(feature = "testing")]
+pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
+    MIGRATIONS.iter().map(|(_, _, text)| *text)
+}
+
 /// Longest time that one migration may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -81,7 +87,9 @@ async fn applied(connection: &mut PgConnection) -> Result<usize> {
 
 fn failed(error: MigrateError) -> StoreError {
     match error {
-        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => translate(OPERATION, error),
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
+            translate(OPERATION, error)
+        }
         other => StoreError::Internal { operation: OPERATION, source: Box::new(other) },
     }
 }

@@ -33,7 +33,8 @@ pub(crate) async fn send(db: Db, bus: Bus, origin: Uuid, stop: CancellationToken
             hints = bus.outgoing() => hints,
             () = stop.cancelled() => break,
         };
-        let payloads: Vec<String> = hints.chunks(HINTS_PER_NOTIFY).map(|hints| encode(origin, hints)).collect();
+        let payloads: Vec<String> =
+            hints.chunks(HINTS_PER_NOTIFY).map(|hints| encode(origin, hints)).collect();
         if let Err(error) = notify(&db, &mut connection, &payloads).await {
             tracing::debug!(%error, "hints were not sent; readers poll");
             connection = None;

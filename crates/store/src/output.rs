@@ -210,8 +210,12 @@ async fn log_of(
     owner: OutputOwner,
 ) -> Result<Uuid> {
     let statement = match owner {
-        OutputOwner::Call(_) => sqlx::query("SELECT output_owner FROM calls WHERE tenant_id = $1 AND id = $2"),
-        OutputOwner::Shell(_) => sqlx::query("SELECT output_owner FROM shells WHERE tenant_id = $1 AND id = $2"),
+        OutputOwner::Call(_) => {
+            sqlx::query("SELECT output_owner FROM calls WHERE tenant_id = $1 AND id = $2")
+        }
+        OutputOwner::Shell(_) => {
+            sqlx::query("SELECT output_owner FROM shells WHERE tenant_id = $1 AND id = $2")
+        }
     };
     let row = conn.optional(statement.bind(context.tenant_id().uuid()).bind(owner.uuid())).await?;
     let row = row.ok_or(StoreError::NotFound { operation })?;
@@ -257,7 +261,8 @@ fn head_and_tail(chunks: Vec<(u64, Vec<u8>)>, max: usize) -> (Vec<u8>, Vec<u8>) 
 fn piece(row: &PgRow) -> Result<OutputPiece, sqlx::Error> {
     Ok(OutputPiece {
         log_offset: unsigned(row.try_get("log_offset")?),
-        stream: StreamName::from_number(row.try_get("stream")?).ok_or_else(|| unknown_word("output_chunks.stream"))?,
+        stream: StreamName::from_number(row.try_get("stream")?)
+            .ok_or_else(|| unknown_word("output_chunks.stream"))?,
         offset: unsigned(row.try_get("stream_offset")?),
         bytes: row.try_get("bytes")?,
     })

@@ -218,7 +218,8 @@ impl Store {
                 Some("deleted") => SessionWish::End(SessionEnd::because(SessionEndReason::Deleted)),
                 Some("expired") => SessionWish::End(SessionEnd::because(SessionEndReason::Expired)),
                 Some("idle") => SessionWish::End(
-                    SessionEnd::because(SessionEndReason::Idle).with("idle_timeout_s", session.idle_timeout_s),
+                    SessionEnd::because(SessionEndReason::Idle)
+                        .with("idle_timeout_s", session.idle_timeout_s),
                 ),
                 Some("reset") => SessionWish::Reset { request: session.reset_requested },
                 _ => return Ok(None),

@@ -86,8 +86,11 @@ impl Store {
     ) -> Result<Vec<Call>> {
         const OPERATION: &str = "claim calls";
         let (known, from) = cursor.columns();
-        let (running_in, running) =
-            request.running.iter().map(|(id, count)| (id.uuid(), narrow(*count))).unzip::<_, _, Vec<_>, Vec<_>>();
+        let (running_in, running) = request
+            .running
+            .iter()
+            .map(|(id, count)| (id.uuid(), narrow(*count)))
+            .unzip::<_, _, Vec<_>, Vec<_>>();
         let turn = |field: fn(&TenantTurn) -> i32| request.turns.iter().map(field).collect::<Vec<_>>();
         let mut conn = self.db().system(OPERATION).await?;
         let rows = conn
@@ -149,7 +152,10 @@ impl Store {
             Ok(match row.try_get::<Option<Uuid>, _>("head_session")? {
                 Some(session) => {
                     let oldest: Option<Uuid> = row.try_get("head_oldest")?;
-                    Found::Head(SessionId::from_uuid(session), oldest.map_or(latest, |oldest| oldest.min(latest)))
+                    Found::Head(
+                        SessionId::from_uuid(session),
+                        oldest.map_or(latest, |oldest| oldest.min(latest)),
+                    )
                 }
                 None => Found::Claimed(Box::new(call(row)?)),
             })

@@ -191,7 +191,10 @@ impl Store {
             Ok(row) => row,
             Err(error) if constraint(&error) == Some("sandboxes_one_per_session") => {
                 conn.end().await?;
-                return Err(StoreError::Conflict { operation: OPERATION, message: "the session has a sandbox" });
+                return Err(StoreError::Conflict {
+                    operation: OPERATION,
+                    message: "the session has a sandbox",
+                });
             }
             Err(error) => return Err(translate(OPERATION, error)),
         };
@@ -199,7 +202,9 @@ impl Store {
         let flag = |column| row.try_get::<bool, _>(column).map_err(|error| translate(OPERATION, error));
         match (flag("owned")?, flag("claimed")?) {
             (true, true) => Ok(()),
-            (true, false) => Err(StoreError::Conflict { operation: OPERATION, message: "the sandbox is not warm" }),
+            (true, false) => {
+                Err(StoreError::Conflict { operation: OPERATION, message: "the sandbox is not warm" })
+            }
             (false, _) => Err(StoreError::Stale { operation: OPERATION }),
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use domain::policy::{EffectiveLimits, Policy};
 use domain::{
-    HostId, NetworkMode, Resources, Session, SessionEnd, SessionEndReason, SessionId, SessionStatus, SizeClass,
-    TenantContext, TenantId, WorkerId,
+    HostId, NetworkMode, Resources, Session, SessionEnd, SessionEndReason, SessionId, SessionStatus,
+    SizeClass, TenantContext, TenantId, WorkerId,
 };
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -119,7 +119,8 @@ impl Store {
         match seen(&mut conn, context.tenant_id(), idempotency.as_ref()).await? {
             Seen::New => {}
             Seen::Same(target) => {
-                let session = session_by_id(&mut conn, context.tenant_id(), SessionId::from_uuid(target)).await?;
+                let session =
+                    session_by_id(&mut conn, context.tenant_id(), SessionId::from_uuid(target)).await?;
                 conn.end().await?;
                 return Ok(CreatedSession::Duplicate(session));
             }
@@ -128,7 +129,9 @@ impl Store {
                 return Ok(CreatedSession::Mismatch { fields });
             }
         }
-        let made = insert_session(&mut conn, context, id, &new, limits.sessions, idempotency.as_ref(), OneShot::No).await?;
+        let made =
+            insert_session(&mut conn, context, id, &new, limits.sessions, idempotency.as_ref(), OneShot::No)
+                .await?;
         conn.end().await?;
         Ok(match made {
             Ok(session) => {
@@ -185,7 +188,8 @@ impl Store {
         id: SessionId,
         patch: &SessionPatch,
     ) -> Result<Session> {
-        let metadata = patch.metadata.as_ref().map(|value| storable(CHANGE, "metadata", value)).transpose()?;
+        let metadata =
+            patch.metadata.as_ref().map(|value| storable(CHANGE, "metadata", value)).transpose()?;
         let policy = patch.policy.as_ref().map(|value| storable(CHANGE, "policy", value)).transpose()?;
         let statement = sqlx::query(concat!(
             "UPDATE sessions s SET metadata = coalesce($3::text::jsonb, s.metadata),
@@ -250,7 +254,8 @@ impl Store {
         if session.status == SessionStatus::Ended {
             ended_calls = end_open_calls(&mut conn, OPERATION, &session, &end).await?;
         }
-        conn.audit(Some(context.tenant_id()), context.principal(), &AuditRow::done("session.delete", id)).await?;
+        conn.audit(Some(context.tenant_id()), context.principal(), &AuditRow::done("session.delete", id))
+            .await?;
         conn.end().await?;
         ended_calls.into_iter().for_each(|call| self.bus().call_changed(call));
         self.bus().hint(Hint::SessionChanged(id));

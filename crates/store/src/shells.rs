@@ -1,7 +1,9 @@
 //! Shells: commands in the background, with a log of their own or their call's.
 
 use domain::event::OutputPiece;
-use domain::{CallId, Principal, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantContext, TenantId};
+use domain::{
+    CallId, Principal, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantContext, TenantId,
+};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
@@ -116,7 +118,9 @@ impl Store {
         next_offset: u64,
     ) -> Result<()> {
         const OPERATION: &str = "append shell output";
-        let column = |value: fn(&OutputPiece) -> u64| pieces.iter().map(|piece| signed(value(piece))).collect::<Vec<_>>();
+        let column = |value: fn(&OutputPiece) -> u64| {
+            pieces.iter().map(|piece| signed(value(piece))).collect::<Vec<_>>()
+        };
         let (log_offsets, offsets) = (column(|piece| piece.log_offset), column(|piece| piece.offset));
         let streams: Vec<i16> = pieces.iter().map(|piece| piece.stream.number()).collect();
         let bytes: Vec<&[u8]> = pieces.iter().map(|piece| piece.bytes.as_slice()).collect();

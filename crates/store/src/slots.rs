@@ -78,8 +78,10 @@ impl Store {
         let mut conn = self.db().system(OPERATION).await?;
         let rows = conn
             .all(
-                sqlx::query("SELECT tenant_id, granted FROM tenant_slots WHERE worker_id = $1 AND granted > 0")
-                    .bind(worker.uuid()),
+                sqlx::query(
+                    "SELECT tenant_id, granted FROM tenant_slots WHERE worker_id = $1 AND granted > 0",
+                )
+                .bind(worker.uuid()),
             )
             .await?;
         conn.end().await?;

@@ -12,7 +12,8 @@
 
 use domain::limits::{CALL_ATTEMPTS, HOST_LOST_S};
 use domain::{
-    Call, CallEnded, CallError, CallId, Code, EndReason, HostId, Principal, Session, SessionEnd, SessionEndReason, WorkerId,
+    Call, CallEnded, CallError, CallId, Code, EndReason, HostId, Principal, Session, SessionEnd,
+    SessionEndReason, WorkerId,
 };
 use serde_json::json;
 use sqlx::Row;
@@ -180,9 +181,11 @@ async fn held_heir(conn: &mut Conn, worker: WorkerId) -> Result<Option<HostId>> 
 /// Deletes the rows of the host's dead workers.
 async fn bury(conn: &mut Conn, host: HostId, heir: WorkerId) -> Result<()> {
     conn.execute(
-        sqlx::query("DELETE FROM workers WHERE host_id = $1 AND id <> $2 AND lease_expires_at < clock_timestamp()")
-            .bind(host.uuid())
-            .bind(heir.uuid()),
+        sqlx::query(
+            "DELETE FROM workers WHERE host_id = $1 AND id <> $2 AND lease_expires_at < clock_timestamp()",
+        )
+        .bind(host.uuid())
+        .bind(heir.uuid()),
     )
     .await?;
     Ok(())
@@ -207,8 +210,11 @@ async fn take_sessions(conn: &mut Conn, host: HostId, heir: WorkerId) -> Result<
 
 /// Active calls of the heir's sessions that carry another worker's id: to go on, or to be quarantined.
 async fn take_calls(conn: &mut Conn, heir: WorkerId) -> Result<(Vec<Call>, Vec<EndedCall>)> {
-    let error = CallError::new(Code::PlatformError, "The call took its worker down several times and is not tried again.")
-        .hint("Change what the call does before you submit it again.");
+    let error = CallError::new(
+        Code::PlatformError,
+        "The call took its worker down several times and is not tried again.",
+    )
+    .hint("Change what the call does before you submit it again.");
     let ended = CallEnded {
         reason: EndReason::PlatformError,
         evidence: json!({"quarantined_after_attempts": CALL_ATTEMPTS}),

@@ -72,9 +72,10 @@ impl Store {
                     Some("tenants_name_unique") => {
                         StoreError::Conflict { operation: OPERATION, message: "a tenant of this name exists" }
                     }
-                    Some("tenants_name_length") => {
-                        StoreError::Conflict { operation: OPERATION, message: "a name has 1 to 100 characters" }
-                    }
+                    Some("tenants_name_length") => StoreError::Conflict {
+                        operation: OPERATION,
+                        message: "a name has 1 to 100 characters",
+                    },
                     _ => translate(OPERATION, error),
                 });
             }
@@ -108,8 +109,10 @@ impl Store {
         let mut conn = self.db().system(OPERATION).await?;
         let row = conn
             .optional(
-                sqlx::query("SELECT id, name, status, policy, metadata, created_at FROM tenants WHERE id = $1")
-                    .bind(id.uuid()),
+                sqlx::query(
+                    "SELECT id, name, status, policy, metadata, created_at FROM tenants WHERE id = $1",
+                )
+                .bind(id.uuid()),
             )
             .await?;
         conn.end().await?;
@@ -122,8 +125,10 @@ impl Store {
         let mut conn = self.db().system(OPERATION).await?;
         let row = conn
             .optional(
-                sqlx::query("SELECT id, name, status, policy, metadata, created_at FROM tenants WHERE name = $1")
-                    .bind(name.replace('\0', "\u{fffd}")),
+                sqlx::query(
+                    "SELECT id, name, status, policy, metadata, created_at FROM tenants WHERE name = $1",
+                )
+                .bind(name.replace('\0', "\u{fffd}")),
             )
             .await?;
         conn.end().await?;
@@ -179,7 +184,8 @@ impl Store {
         let mut ending = Vec::new();
         if row.is_some() {
             let details = json!({"status": status});
-            conn.audit(Some(id), operator.principal(), &AuditRow::done("tenant.status", id).details(details)).await?;
+            conn.audit(Some(id), operator.principal(), &AuditRow::done("tenant.status", id).details(details))
+                .await?;
             if status == TenantStatus::Suspended {
                 ending = end_all_sessions(&mut conn, id).await?;
             }
@@ -194,7 +200,9 @@ impl Store {
         const OPERATION: &str = "read tenant policy";
         let mut conn = self.db().tenant(OPERATION, context).await?;
         let row = conn
-            .optional(sqlx::query("SELECT policy FROM tenants WHERE id = $1").bind(context.tenant_id().uuid()))
+            .optional(
+                sqlx::query("SELECT policy FROM tenants WHERE id = $1").bind(context.tenant_id().uuid()),
+            )
             .await?;
         conn.end().await?;
         read_found(OPERATION, row, |row| Ok(row.try_get::<Json<Policy>, _>("policy")?.0))

@@ -97,9 +97,8 @@ impl Writer {
     /// Admits one call together with whatever else is written now.
     pub(crate) async fn admit(&self, op: AdmitOp) -> Result<Verdict> {
         const OPERATION: &str = "admit call";
-        let room = Arc::clone(&self.shared.room)
-            .try_acquire_owned()
-            .map_err(|_| self.unavailable(OPERATION))?;
+        let room =
+            Arc::clone(&self.shared.room).try_acquire_owned().map_err(|_| self.unavailable(OPERATION))?;
         let (reply, answer) = oneshot::channel();
         self.push(Op::Admit(Box::new(op), reply), room);
         answer.await.unwrap_or_else(|_| Err(self.unavailable(OPERATION)))
@@ -108,10 +107,8 @@ impl Writer {
     /// Writes one call's events together with whatever else is written now.
     pub(crate) async fn write(&self, op: WriteOp) -> Result<Appended> {
         const OPERATION: &str = "write events";
-        let room = Arc::clone(&self.shared.room)
-            .acquire_owned()
-            .await
-            .map_err(|_| self.unavailable(OPERATION))?;
+        let room =
+            Arc::clone(&self.shared.room).acquire_owned().await.map_err(|_| self.unavailable(OPERATION))?;
         let (reply, answer) = oneshot::channel();
         self.push(Op::Write(Box::new(op), reply), room);
         answer.await.unwrap_or_else(|_| Err(self.unavailable(OPERATION)))
@@ -216,7 +213,10 @@ impl Writer {
                     *connection = None;
                 }
                 if is_deadlock(&error) {
-                    return Err(StoreError::Unavailable { operation: OPERATION, source: Some(Box::new(error)) });
+                    return Err(StoreError::Unavailable {
+                        operation: OPERATION,
+                        source: Some(Box::new(error)),
+                    });
                 }
                 Err(translate(OPERATION, error))
             }

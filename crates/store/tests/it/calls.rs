@@ -1,0 +1,531 @@
+//! A call's life: admission, claim, events, end; races and batches.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use domain::call::Outcome;
+use domain::event::OutputPiece;
+use domain::policy::EffectiveLimits;
+use domain::{
+    Call, CallEnded, CallError, CallId, CallResult, CallStatus, CallUsage, Code, EndReason, Event, EventBody,
+    SessionStatus, StreamName, TenantContext, WorkerId,
+};
+use futures_util::future::join_all;
+use serde_json::json;
+use sqlx::Row;
+use store::testing::{TestDatabase, admission, new_session, running_session, tenant};
+use store::{
+    AdmitSession, Admitted, Announce, CallChange, CallDecision, CallFilter, ClaimCursor, ClaimRequest, Fence,
+    Hint, Idempotency, OutputOwner, Page, Store, StoreError, TenantTurn,
+};
+
+pub(crate) async fn worker(store: &Store) -> Result<WorkerId> {
+    let host = store.register_host("host").await?;
+    Ok(store.register_worker(host).await?.worker_id)
+}
+
+pub(crate) fn outcome(status: CallStatus) -> Outcome {
+    Outcome {
+        status,
+        result: Some(CallResult { output: "done".to_owned(), exit_code: Some(0), ..CallResult::default() }),
+        error: None,
+        ended: CallEnded::because(EndReason::Exited),
+        usage: CallUsage { duration_ms: 5, ..CallUsage::default() },
+    }
+}
+
+pub(crate) fn claim(context: &TenantContext, slots: u32) -> ClaimRequest {
+    let turn = TenantTurn { tenant_id: context.tenant_id(), slots, session_running_limit: 4 };
+    ClaimRequest { max: 100, turns: vec![turn], running: Vec::new() }
+}
+
+pub(crate) fn output(log_offset: u64, bytes: &[u8]) -> EventBody {
+    let stream = StreamName::Stdout;
+    EventBody::Output(OutputPiece { log_offset, stream, offset: log_offset, bytes: bytes.to_vec() })
+}
+
+async fn all_events(store: &Store, context: &TenantContext, call: CallId) -> Result<Vec<Event>> {
+    let page = store.events(context, call, 0, 1_000, u64::MAX >> 1).await?;
+    assert_eq!(page.pruned_before, None);
+    Ok(page.events)
+}
+
+pub(crate) async fn queued(
+    store: &Store,
+    context: &TenantContext,
+    session: domain::SessionId,
+) -> Result<Call> {
+    match store.admit(admission(context, session)).await? {
+        Admitted::Queued(call, _) => Ok(call),
+        other => bail!("not queued: {other:?}"),
+    }
+}
+
+pub(crate) async fn started(
+    store: &Store,
+    context: &TenantContext,
+    session: domain::SessionId,
+    worker: WorkerId,
+) -> Result<Call> {
+    let mut admission = admission(context, session);
+    admission.reservation = Some(worker);
+    match store.admit(admission).await? {
+        Admitted::Started(call) => Ok(call),
+        other => bail!("not started: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_queued_call_is_claimed_runs_and_ends_with_every_event_in_order() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+
+    let (call, place) = match store.admit(admission(&context, session.id)).await? {
+        Admitted::Queued(call, place) => (call, place),
+        other => bail!("not queued: {other:?}"),
+    };
+    assert_eq!(place.position, 1);
+    assert_eq!(store.get_call(&context, call.id).await?, call);
+    assert_eq!(store.tenants_waiting(worker).await?.len(), 1);
+
+    let claimed = store.claim_calls(worker, &claim(&context, 4), &mut ClaimCursor::default()).await?;
+    assert_eq!(claimed.iter().map(|call| call.id).collect::<Vec<_>>(), [call.id]);
+    assert_eq!((claimed[0].status, claimed[0].attempt), (CallStatus::Starting, 1));
+
+    let mut watch = store.bus().subscribe_call(call.id);
+    let mut fence = Fence::of(&claimed[0]).context("claimed")?;
+    let appended = store.append_events(&fence, Announce::Started, vec![output(0, b"hello ")]).await?;
+    assert_eq!((appended.first_seq, appended.last_seq), (2, 3));
+    fence.after_seq = appended.last_seq;
+    let ended = store
+        .finish_call(&fence, Announce::Nothing, vec![output(6, b"world")], outcome(CallStatus::Succeeded))
+        .await?;
+    assert_eq!(ended.last_seq, 5);
+
+    let events = all_events(&store, &context, call.id).await?;
+    let kinds: Vec<_> = events.iter().map(|event| event.body.kind()).collect();
+    assert_eq!(kinds, ["call.queued", "call.started", "call.output", "call.output", "call.ended"]);
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    let mut live = Vec::new();
+    while live.len() < 4 {
+        match watch.changed().await {
+            CallChange::Events(batch) => live.extend(batch.iter().cloned()),
+            CallChange::Wake => {}
+        }
+    }
+    assert_eq!(live, events[1..], "what is published is what is stored");
+
+    let stored = store.get_call(&context, call.id).await?;
+    assert_eq!(stored.status, CallStatus::Succeeded);
+    assert_eq!(stored.result.map(|result| result.output), Some("done".to_owned()));
+    assert!(stored.started_at.is_some() && stored.ended_at.is_some());
+    let range = store.output_range(&context, OutputOwner::Call(call.id), StreamName::Stdout, 3, 8).await?;
+    assert_eq!((range.total_bytes, range.dropped_bytes), (11, 0));
+    assert_eq!(range.pieces.into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<_>>(), b"lo wo");
+
+    let trail: Vec<_> =
+        store.audit_entries(&context, None, 100).await?.into_iter().map(|row| row.action).rev().collect();
+    assert_eq!(
+        trail,
+        ["tenant.create", "session.create", "session.start", "call.submit", "call.start", "call.end"]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_direct_way_is_two_commits_and_needs_the_session_to_be_the_worker_s() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let (mine, other) = (worker(&store).await?, worker(&store).await?);
+    let session = running_session(&store, &context, mine).await?;
+
+    let call = started(&store, &context, session.id, mine).await?;
+    assert_eq!((call.status, call.attempt, call.worker_id), (CallStatus::Starting, 1, Some(mine)));
+    assert_eq!(store.get_call(&context, call.id).await?, call);
+    let fence = Fence::of(&call).context("started")?;
+    store
+        .finish_call(&fence, Announce::Started, vec![output(0, b"hi")], outcome(CallStatus::Succeeded))
+        .await?;
+    let kinds: Vec<_> =
+        all_events(&store, &context, call.id).await?.iter().map(|event| event.body.kind()).collect();
+    assert_eq!(kinds, ["call.started", "call.output", "call.ended"]);
+
+    let mut admission = admission(&context, session.id);
+    admission.reservation = Some(other);
+    let Admitted::Queued(call, _) = store.admit(admission).await? else { bail!("a void reservation queues") };
+    assert_eq!(call.worker_id, None);
+    assert_eq!(store.get_call(&context, call.id).await?.status, CallStatus::Queued);
+    Ok(())
+}
+
+#[tokio::test]
+async fn twenty_submits_with_one_key_make_one_call() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let (first, second) = (database.store().await?, database.store().await?);
+    let context = tenant(&first, "acme").await?;
+    let worker = worker(&first).await?;
+    let session = running_session(&first, &context, worker).await?;
+    let submit = |n: usize| {
+        let mut admission = admission(&context, session.id);
+        let request = json!({"tool": "bash", "arguments": admission.call.arguments});
+        admission.idempotency = Some(Idempotency::of("POST calls", "key-1", &request));
+        let store = if n % 2 == 0 { first.clone() } else { second.clone() };
+        async move { store.admit(admission).await }
+    };
+    let mut made = 0;
+    let mut ids = Vec::new();
+    for admitted in join_all((0..20).map(submit)).await {
+        match admitted? {
+            Admitted::Queued(call, _) => {
+                made += 1;
+                ids.push(call.id);
+            }
+            Admitted::Duplicate(call) => ids.push(call.id),
+            other => bail!("{other:?}"),
+        }
+    }
+    ids.dedup();
+    assert_eq!((made, ids.len()), (1, 1));
+    assert_eq!(first.list_calls(&context, &CallFilter::default(), Page::default()).await?.items.len(), 1);
+
+    let mut other = admission(&context, session.id);
+    other.idempotency = Some(Idempotency::of(
+        "POST calls",
+        "key-1",
+        &json!({"tool": "bash", "arguments": {}, "timeout_ms": 5}),
+    ));
+    let Admitted::Mismatch { fields } = first.admit(other).await? else { bail!("another body") };
+    assert_eq!(fields, ["arguments", "timeout_ms"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn events_have_no_gap_and_no_twin_however_many_write_at_once() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let runs = (0..24_u64).map(|n| {
+        let (store, context) = (store.clone(), context.clone());
+        async move {
+            let call = started(&store, &context, session.id, worker).await?;
+            let mut fence = Fence::of(&call).context("started")?;
+            let (mut offset, mut announce) = (0, Announce::Started);
+            for round in 0..10 {
+                let pieces = (0..=(n + round) % 4).map(|_| {
+                    offset += 3;
+                    output(offset - 3, b"abc")
+                });
+                fence.after_seq = store.append_events(&fence, announce, pieces.collect()).await?.last_seq;
+                announce = Announce::Nothing;
+            }
+            store.finish_call(&fence, announce, vec![], outcome(CallStatus::Succeeded)).await?;
+            anyhow::Ok((call.id, offset))
+        }
+    });
+    for run in join_all(runs).await {
+        let (id, bytes) = run?;
+        let mut seen = 0;
+        let events = all_events(&store, &context, id).await?;
+        for (event, expected) in events.iter().zip(1..) {
+            assert_eq!(event.seq, expected);
+            if let EventBody::Output(piece) = &event.body {
+                assert_eq!(piece.log_offset, seen);
+                seen += piece.bytes.len() as u64;
+            }
+        }
+        assert_eq!(seen, bytes);
+        assert_eq!(events.iter().filter(|event| event.body.is_last()).count(), 1);
+        assert!(events.last().is_some_and(|event| event.body.is_last()));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn pages_of_events_are_bounded_by_number_and_by_bytes() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let call = started(&store, &context, session.id, worker).await?;
+    let fence = Fence::of(&call).context("started")?;
+    let pieces = (0..10).map(|n| output(n * 1_000, &[b'x'; 1_000])).collect();
+    store.finish_call(&fence, Announce::Started, pieces, outcome(CallStatus::Succeeded)).await?;
+    let by_number = store.events(&context, call.id, 2, 3, 1 << 30).await?;
+    assert_eq!(by_number.events.iter().map(|event| event.seq).collect::<Vec<_>>(), [3, 4, 5]);
+    assert_eq!((by_number.last_seq, by_number.ended), (12, true));
+    let by_bytes = store.events(&context, call.id, 1, 100, 2_500).await?;
+    assert_eq!(by_bytes.events.len(), 3);
+    assert_eq!(store.events(&context, call.id, 1, 100, 1).await?.events.len(), 1, "one, even when larger");
+    let at_the_end = store.events(&context, call.id, 12, 100, 1).await?;
+    assert!(at_the_end.events.is_empty() && at_the_end.pruned_before.is_none() && at_the_end.ended);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_bad_row_harms_nobody_else_in_its_batch() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let mut config = database.config();
+    config.writer_lanes = 1;
+    let store = Store::connect(&config, &prometheus::Registry::new()).await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let mut superuser = database.superuser().await?;
+    // A fault of the database's own, which nothing in the store can foresee.
+    sqlx::query("ALTER TABLE calls ADD CONSTRAINT poison CHECK (tool <> 'poison')")
+        .execute(&mut superuser)
+        .await?;
+    let submits = (0..40).map(|n| {
+        let mut admission = admission(&context, session.id);
+        if n % 10 == 3 {
+            admission.call.tool = "poison".to_owned();
+        }
+        let store = store.clone();
+        async move { (n % 10 == 3, store.admit(admission).await) }
+    });
+    for (poisoned, admitted) in join_all(submits).await {
+        match admitted {
+            Ok(Admitted::Queued(..)) if !poisoned => {}
+            Err(StoreError::Internal { .. }) if poisoned => {}
+            other => bail!("{poisoned}: {other:?}"),
+        }
+    }
+    let row = sqlx::query("SELECT count(*) FROM calls").fetch_one(&mut superuser).await?;
+    assert_eq!(row.get::<i64, _>(0), 36);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_is_refused_at_the_door_and_replaced_in_results() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let mut nul = admission(&context, session.id);
+    nul.call.arguments = json!({"command": "a\0b"});
+    assert!(matches!(store.admit(nul).await, Err(StoreError::Unstorable { field: "arguments", .. })));
+    let mut nul = admission(&context, session.id);
+    nul.call.description = Some("\0".to_owned());
+    assert!(matches!(store.admit(nul).await, Err(StoreError::Unstorable { field: "description", .. })));
+
+    let call = started(&store, &context, session.id, worker).await?;
+    let mut watch = store.bus().subscribe_call(call.id);
+    let mut odd = outcome(CallStatus::Failed);
+    odd.result = Some(CallResult {
+        output: "a\0b\\u0000".to_owned(),
+        structured: json!({"k\0": ["\0", "\u{10ffff}", 1e300]}),
+        ..CallResult::default()
+    });
+    odd.error = Some(CallError::new(Code::PlatformError, "x\0y"));
+    let progress = EventBody::Progress { message: Some("\0".to_owned()), percent: Some(1.5) };
+    let bytes = output(0, b"\0\xff\0");
+    let fence = Fence::of(&call).context("started")?;
+    store.finish_call(&fence, Announce::Started, vec![progress, bytes], odd).await?;
+    let stored = all_events(&store, &context, call.id).await?;
+    let CallChange::Events(live) = watch.changed().await else { bail!("a batch") };
+    assert_eq!(live.to_vec(), stored);
+    assert!(matches!(&stored[2].body, EventBody::Output(piece) if piece.bytes == b"\0\xff\0"));
+    let call = store.get_call(&context, call.id).await?;
+    assert_eq!(call.result.map(|result| result.output), Some("a\u{fffd}b\\u0000".to_owned()));
+    assert_eq!(call.error.map(|error| error.message), Some("x\u{fffd}y".to_owned()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_of_queue_and_conditions_of_admission_hold_without_a_race() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let stores = [database.store().await?, database.store().await?];
+    let context = tenant(&stores[0], "acme").await?;
+    let worker = worker(&stores[0]).await?;
+    let session = running_session(&stores[0], &context, worker).await?;
+    let submits = (0..30).map(|n| {
+        let mut admission = admission(&context, session.id);
+        admission.limits = EffectiveLimits { queued_calls: 7, ..EffectiveLimits::default() };
+        let store = stores[n % 2].clone();
+        async move { store.admit(admission).await }
+    });
+    let mut positions = Vec::new();
+    for admitted in join_all(submits).await {
+        match admitted? {
+            Admitted::Queued(_, place) => positions.push(place.position),
+            Admitted::QueueFull { limit: 7, .. } => {}
+            other => bail!("{other:?}"),
+        }
+    }
+    positions.sort_unstable();
+    assert_eq!(positions, [1, 2, 3, 4, 5, 6, 7]);
+
+    let store = &stores[0];
+    let nowhere = admission(&context, store.clock().new_id());
+    assert!(matches!(store.admit(nowhere).await?, Admitted::SessionNotFound));
+    let mut after = admission(&context, session.id);
+    after.call.after_call_id = Some(store.clock().new_id());
+    assert!(matches!(store.admit(after).await?, Admitted::AfterNotFound));
+    let mut denied = admission(&context, session.id);
+    denied.decision = CallDecision::Denied {
+        error: CallError::new(Code::PolicyDenied, "no"),
+        ended: CallEnded::because(EndReason::Denied),
+    };
+    let Admitted::Denied(call) = store.admit(denied).await? else { bail!("denied") };
+    assert_eq!(store.get_call(&context, call.id).await?, call);
+    assert_eq!(all_events(store, &context, call.id).await?.len(), 1);
+    store.request_session_end(&context, session.id).await?;
+    assert!(matches!(store.admit(admission(&context, session.id)).await?, Admitted::SessionEnded(_)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn cancelling_ends_what_waits_and_marks_what_runs() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let waiting = queued(&store, &context, session.id).await?;
+    let cancelled = store.request_cancel(&context, waiting.id).await?;
+    assert_eq!(cancelled.status, CallStatus::Cancelled);
+    assert_eq!(all_events(&store, &context, waiting.id).await?.len(), 2);
+    assert_eq!(store.request_cancel(&context, waiting.id).await?, cancelled, "twice is no error");
+    assert!(store.claim_calls(worker, &claim(&context, 4), &mut ClaimCursor::default()).await?.is_empty());
+
+    let running = started(&store, &context, session.id, worker).await?;
+    let mut hints = store.bus().subscribe_queue();
+    let marked = store.request_cancel(&context, running.id).await?;
+    assert!(marked.cancel_requested && marked.status == CallStatus::Starting);
+    while hints.next().await != Hint::CancelRequested(running.id) {}
+    let fence = Fence::of(&marked).context("running")?;
+    store.finish_call(&fence, Announce::Nothing, vec![], outcome(CallStatus::Cancelled)).await?;
+    assert_eq!(store.get_call(&context, running.id).await?.status, CallStatus::Cancelled);
+    Ok(())
+}
+
+#[tokio::test]
+async fn claims_are_fair_bounded_and_in_order() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let (big, small) = (tenant(&store, "big").await?, tenant(&store, "small").await?);
+    let (mine, other) = (worker(&store).await?, worker(&store).await?);
+    let crowded = running_session(&store, &big, mine).await?;
+    let second = running_session(&store, &big, mine).await?;
+    let lone = running_session(&store, &small, mine).await?;
+    let foreign = running_session(&store, &small, other).await?;
+    let mut expected = Vec::new();
+    for n in 0..12 {
+        expected.push(queued(&store, &big, if n < 10 { crowded.id } else { second.id }).await?.id);
+    }
+    let only = queued(&store, &small, lone.id).await?;
+    let elsewhere = queued(&store, &small, foreign.id).await?;
+
+    let turn = |context: &TenantContext, slots| TenantTurn {
+        tenant_id: context.tenant_id(),
+        slots,
+        session_running_limit: 4,
+    };
+    let mut cursor = ClaimCursor::default();
+    let request =
+        ClaimRequest { max: 10, turns: vec![turn(&small, 1), turn(&big, 5)], running: vec![(crowded.id, 1)] };
+    let claimed: Vec<_> =
+        store.claim_calls(mine, &request, &mut cursor).await?.iter().map(|call| call.id).collect();
+    let mut wanted = vec![expected[0], expected[1], expected[2], expected[10], expected[11], only.id];
+    wanted.sort_unstable();
+    assert_eq!(claimed, wanted, "three of the crowded session, two of the other, one of the small tenant");
+
+    let request = ClaimRequest { max: 2, turns: vec![turn(&big, 5)], running: vec![(crowded.id, 0)] };
+    let claimed: Vec<_> =
+        store.claim_calls(mine, &request, &mut cursor).await?.iter().map(|call| call.id).collect();
+    assert_eq!(claimed, expected[3..5]);
+    let claimed = store.claim_calls(other, &claim(&small, 9), &mut ClaimCursor::default()).await?;
+    assert_eq!(claimed.iter().map(|call| call.id).collect::<Vec<_>>(), [elsewhere.id]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_after_another_waits_for_its_end() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let first = started(&store, &context, session.id, worker).await?;
+    let mut after = admission(&context, session.id);
+    after.call.after_call_id = Some(first.id);
+    after.reservation = Some(worker);
+    let Admitted::Queued(second, _) = store.admit(after).await? else { bail!("it waits") };
+    let mut cursor = ClaimCursor::default();
+    assert!(store.claim_calls(worker, &claim(&context, 4), &mut cursor).await?.is_empty());
+    let fence = Fence::of(&first).context("started")?;
+    store.finish_call(&fence, Announce::Started, vec![], outcome(CallStatus::Failed)).await?;
+    let claimed = store.claim_calls(worker, &claim(&context, 4), &mut cursor).await?;
+    assert_eq!(claimed.iter().map(|call| call.id).collect::<Vec<_>>(), [second.id]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_one_shot_call_brings_its_session_in_the_same_commit() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let one_shot = || {
+        let mut admission = admission(&context, store.clock().new_id());
+        admission.session = AdmitSession::OneShot(Box::new(new_session(Some(worker))));
+        admission.idempotency = Some(Idempotency::of("POST /v1/calls", "once", &json!({"tool": "bash"})));
+        admission
+    };
+    let Admitted::Queued(call, _) = store.admit(one_shot()).await? else { bail!("queued") };
+    let session = store.get_session(&context, call.session_id).await?;
+    assert!(session.one_shot && session.worker_id == Some(worker));
+    assert!(matches!(store.admit(one_shot()).await?, Admitted::Duplicate(same) if same.id == call.id));
+    let mut full = one_shot();
+    full.idempotency = None;
+    full.limits.sessions = 1;
+    assert!(matches!(store.admit(full).await?, Admitted::SessionQuotaExceeded { limit: 1, in_use: 1 }));
+    let mut denied = one_shot();
+    denied.idempotency = None;
+    denied.decision = CallDecision::Denied {
+        error: CallError::new(Code::PolicyDenied, "no"),
+        ended: CallEnded::because(EndReason::Denied),
+    };
+    let Admitted::Denied(call) = store.admit(denied).await? else { bail!("denied") };
+    assert_eq!(store.get_session(&context, call.session_id).await?.status, SessionStatus::Ended);
+    Ok(())
+}
+
+#[tokio::test]
+async fn lists_filter_and_page() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let mut ids = Vec::new();
+    for n in 0..5 {
+        let mut admission = admission(&context, session.id);
+        admission.call.tool = if n % 2 == 0 { "bash" } else { "read_file" }.to_owned();
+        admission.call.metadata = BTreeMap::from([("n".to_owned(), n.to_string())]);
+        let Admitted::Queued(call, _) = store.admit(admission).await? else { bail!("queued") };
+        ids.push(call.id);
+    }
+    ids.reverse();
+    let first = store.list_calls(&context, &CallFilter::default(), Page { limit: 3, after: None }).await?;
+    assert_eq!(first.items.iter().map(|call| call.id).collect::<Vec<_>>(), ids[..3]);
+    let rest =
+        store.list_calls(&context, &CallFilter::default(), Page { limit: 3, after: first.next }).await?;
+    assert_eq!(rest.items.iter().map(|call| call.id).collect::<Vec<_>>(), ids[3..]);
+    assert_eq!(rest.next, None);
+    let filter = CallFilter { tool: Some("read_file".to_owned()), ..CallFilter::default() };
+    assert_eq!(store.list_calls(&context, &filter, Page::default()).await?.items.len(), 2);
+    let filter = CallFilter { status: vec![CallStatus::Running], ..CallFilter::default() };
+    assert!(store.list_calls(&context, &filter, Page::default()).await?.items.is_empty());
+    let place = store.queue_place(&context, ids[0]).await?.context("waits")?;
+    assert_eq!(place.position, 5);
+    Ok(())
+}
