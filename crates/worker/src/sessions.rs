@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::Session;
 use domain::limits::POLL_MS;
 use domain::policy::{EffectiveLimits, Layer, Layered, Policy, effective_limits};
+use domain::{Session, SessionEndReason};
+use store::SessionWish;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::call::Cause;
@@ -56,7 +57,10 @@ async fn pass(tenure: &Arc<Tenure>, new_ones: bool) -> store::Result<()> {
         }
     }
     for (row, wish) in store.sessions_wanting_change(worker_id).await? {
-        if let Some(session) = tenure.session(row.id) {
+        let Some(session) = tenure.session(row.id) else { continue };
+        // A call may have started since the rows were read.
+        let is_idle = matches!(&wish, SessionWish::End(end) if end.reason == SessionEndReason::Idle);
+        if !is_idle || tenure.calls_of(row.id).is_empty() {
             session.wish(wish);
         }
     }

@@ -14,7 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::call::Outcome;
-use domain::{Call, CallId, CallUsage, Code, SessionEnd, SessionEndReason, SessionId};
+use domain::{
+    Call, CallEnded, CallError, CallId, CallStatus, CallUsage, Code, EndReason, SessionEnd, SessionEndReason,
+    SessionId,
+};
 use store::{Fence, SessionWish};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -114,23 +117,15 @@ async fn run(tenure: &Arc<Tenure>, running: &Arc<RunningCall>, call: Call, how: 
     tokio::pin!(drive);
     let report = tokio::select! {
         biased;
-        driven = &mut drive => {
-            refused_events(&facts, driven);
-            Report::Nothing
-        }
+        driven = &mut drive => after_drive(&facts, driven, Report::Nothing),
         report = execute(&facts) => {
             facts.log.close();
-            match drive.await {
-                Ok(()) => report,
-                failed => {
-                    refused_events(&facts, failed);
-                    Report::Nothing
-                }
-            }
+            after_drive(&facts, drive.await, report)
         }
     };
     let Report::End(mut outcome) = report else { return };
     outcome.usage = facts.usage(began.elapsed());
+    facts.log.end_output(None);
     if finish(tenure, &facts, *outcome).await {
         if facts.is_forgettable() {
             forget(tenure, &facts);
@@ -141,38 +136,61 @@ async fn run(tenure: &Arc<Tenure>, running: &Arc<RunningCall>, call: Call, how: 
     }
 }
 
-fn refused_events(facts: &Facts, driven: Result<(), Unwritten>) {
-    if let Err(Unwritten::Refused(error)) = driven {
-        tracing::error!(call = %facts.call.id, %error, "events of a call were refused");
+/// What becomes of a call once nothing more of its log is in flight.
+fn after_drive(facts: &Facts, driven: Result<(), Unwritten>, report: Report) -> Report {
+    match driven {
+        Ok(()) => report,
+        Err(Unwritten::Superseded) => Report::Nothing,
+        Err(Unwritten::Refused(error)) => {
+            tracing::error!(call = %facts.call.id, %error, "events of a call were refused");
+            Report::End(Box::new(unrecorded()))
+        }
+    }
+}
+
+/// The end of a call whose true end the store does not take.
+fn unrecorded() -> Outcome {
+    Outcome {
+        status: CallStatus::Failed,
+        result: None,
+        error: Some(CallError::new(Code::PlatformError, "The platform could not record what the call did.")),
+        ended: CallEnded::because(EndReason::PlatformError),
+        usage: CallUsage::default(),
     }
 }
 
 /// Commits the end. False when this worker had no right to it any more.
 async fn finish(tenure: &Tenure, facts: &Facts, outcome: Outcome) -> bool {
-    facts.log.end_output(None);
-    let rest = facts.log.rest();
-    let call = &facts.call;
-    let status = outcome.status;
-    let finished = tenure
-        .write(|| {
-            tenure.store().finish_call(&rest.fence, rest.announce, rest.events.clone(), outcome.clone())
-        })
-        .await;
-    match finished {
-        Ok(_) => {
-            let metrics = tenure.metrics();
-            metrics.calls.with_label_values(&[call.tool.as_str(), status.as_str()]).inc();
-            metrics.queue_seconds.observe(Duration::from_millis(outcome.usage.queue_ms).as_secs_f64());
-            let duration = Duration::from_millis(outcome.usage.duration_ms).as_secs_f64();
-            metrics.duration_seconds.with_label_values(&[call.tool.as_str()]).observe(duration);
-            true
-        }
-        Err(Unwritten::Superseded) => false,
-        Err(Unwritten::Refused(error)) => {
-            tracing::error!(call = %call.id, %error, code = %Code::Internal, "the end of a call was refused");
-            false
+    let mut rest = facts.log.rest();
+    let usage = outcome.usage.clone();
+    for outcome in [outcome, Outcome { usage: usage.clone(), ..unrecorded() }] {
+        let finished = tenure
+            .write(|| {
+                tenure.store().finish_call(&rest.fence, rest.announce, rest.events.clone(), outcome.clone())
+            })
+            .await;
+        match finished {
+            Ok(_) => {
+                count(tenure, facts, &outcome);
+                return true;
+            }
+            Err(Unwritten::Superseded) => return false,
+            Err(Unwritten::Refused(error)) => {
+                tracing::error!(call = %facts.call.id, %error, "the end of a call was refused");
+                rest.events.clear();
+            }
         }
     }
+    false
+}
+
+fn count(tenure: &Tenure, facts: &Facts, outcome: &Outcome) {
+    let metrics = tenure.metrics();
+    let tool = facts.call.tool.as_str();
+    metrics.calls.with_label_values(&[tool, outcome.status.as_str()]).inc();
+    metrics.queue_seconds.observe(Duration::from_millis(outcome.usage.queue_ms).as_secs_f64());
+    let duration = Duration::from_millis(outcome.usage.duration_ms).as_secs_f64();
+    metrics.duration_seconds.with_label_values(&[tool]).observe(duration);
 }
 
 /// Everything of the call is durable: the agent's journal need not keep it.

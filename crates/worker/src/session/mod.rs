@@ -5,6 +5,7 @@ mod own;
 mod start;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::{Session, SessionId, ShellId, TenantId};
@@ -59,6 +60,8 @@ pub(crate) struct OwnedSession {
     pub(crate) shell_limit: u32,
     phase: watch::Sender<Phase>,
     wish: Mutex<Option<SessionWish>>,
+    /// Latest reset that was taken up.
+    reset: AtomicU32,
     /// There is a wish.
     wished: Notify,
     /// Sandbox that this worker holds to be gone, by generation.
@@ -75,14 +78,15 @@ impl OwnedSession {
             id: row.id,
             tenant_id: row.tenant_id,
             fence,
-            row,
             shell_limit,
             phase: watch::Sender::new(Phase::Starting),
             wish: Mutex::default(),
+            reset: AtomicU32::new(row.reset_done),
             wished: Notify::new(),
             condemned: watch::Sender::new(0),
             last_gone: Mutex::default(),
             shells: Mutex::default(),
+            row,
         }))
     }
 
@@ -126,8 +130,13 @@ impl OwnedSession {
 
     async fn wished(&self) -> SessionWish {
         loop {
-            if let Some(wish) = self.wish.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                return wish;
+            let wish = self.wish.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match wish {
+                // The row wishes for a reset until it is done, and says so again and again.
+                Some(SessionWish::Reset { request })
+                    if self.reset.fetch_max(request, Ordering::Relaxed) >= request => {}
+                Some(wish) => return wish,
+                None => {}
             }
             self.wished.notified().await;
         }

@@ -102,10 +102,10 @@ async fn serve(tenure: &Arc<Tenure>, session: &OwnedSession, lineage: &mut Linea
     let reset = lineage.reset;
     let written = tenure
         .write(|| async {
-            match reset {
-                Some(request) => store.session_reset_done(&session.fence, request, generation).await?,
-                None => store.session_running(&session.fence, generation).await?,
-            };
+            store.session_running(&session.fence, generation).await?;
+            if let Some(request) = reset {
+                store.session_reset_done(&session.fence, request, generation).await?;
+            }
             Ok(())
         })
         .await;
