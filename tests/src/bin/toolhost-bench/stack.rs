@@ -116,8 +116,9 @@ impl Stack {
             let mut command = self.command(pool)?;
             command.args(["serve", "--with-worker"]);
             let mut process = Process::start("toolhost serve", &mut command)?;
+            // The worker runs before the API listens.
             let url = process.wait_for(|line| host::address(line, "the API listens"))?;
-            process.wait_for(|line| line.contains("the worker runs").then_some(()))?;
+            process.wait_for(|line| host::address(line, "metrics are served"))?;
             let address = url.trim_start_matches("http://").to_owned();
             self.running = Some(Running { process, address, pool });
         }
