@@ -149,6 +149,12 @@ pub(crate) fn tame_allocator() {
     }
 }
 
+/// Makes a write beyond the limit on file sizes fail with `EFBIG` instead of ending the process.
+pub(crate) fn ignore_file_size_signal() {
+    // SAFETY: SIG_IGN needs no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Gives signals 1 to 31 their default action and unblocks all, as a command expects to find them.
 pub(crate) fn default_signals() {
     // SAFETY: SIG_DFL for every signal; KILL and STOP refuse, which changes nothing.

@@ -37,6 +37,8 @@ fn main() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard.min(65_536), hard);
     }
+    // A file beyond the sandbox's largest size is an error of that write, and not the end of the agent.
+    kernel::ignore_file_size_signal();
     let hidden = kernel::prctl(nix::libc::PR_SET_DUMPABLE, 0);
     if hidden.is_err() {
         fatal("cannot hide its memory from the sandbox");

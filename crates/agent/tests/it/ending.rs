@@ -51,7 +51,7 @@ fn a_deadline_ends_whatever_tries_to_outlive_it() {
             "{name}: {ended:?}"
         );
         assert_eq!(ended.stdout(), "up\n", "{name}");
-        assert!(began.elapsed().as_secs() < 4, "{name} took {:?}", began.elapsed());
+        assert!(began.elapsed().as_secs() < 10, "{name} took {:?}", began.elapsed());
         no_survivor(&mut worker);
     }
 }
@@ -82,7 +82,9 @@ fn what_a_command_leaves_behind_is_ended_and_counted() {
     assert_eq!((ended.stdout().as_str(), ended.code()), ("done\n", Some(0)));
     assert!((2..=3).contains(&ended.exit().left_over), "{:?}", ended.exit());
     no_survivor(&mut worker);
-    let ended = worker.sh("echo logged > >(sleep 0.05; cat); true");
+    let mut logging = shell("echo logged > >(sleep 0.05; cat); true");
+    logging.grace_ms = 20_000;
+    let ended = worker.run(logging);
     assert_eq!((ended.stdout().as_str(), ended.exit().left_over), ("logged\n", 0), "it had time to finish");
 }
 
@@ -149,7 +151,7 @@ fn a_fork_bomb_is_bounded_and_ended() {
     assert!(message.contains("no process is left"), "{message}");
     let began = Instant::now();
     assert!(matches!(worker.kill(&key, 100), Reply::Done));
-    assert!(began.elapsed().as_secs() < 6, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
     no_survivor(&mut worker);
     assert!(worker.follow_on(stream).exit().killed);
     assert_eq!(worker.sh("echo alive").stdout(), "alive\n");

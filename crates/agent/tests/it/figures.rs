@@ -117,3 +117,39 @@ fn rate_of_bulk_output() {
     assert_eq!(end, BYTES);
     println!("bulk output: {:.0} MB/s", BYTES as f64 / 1e6 / began.elapsed().as_secs_f64());
 }
+
+#[test]
+fn rate_of_calls_in_eight_sandboxes_at_once() {
+    const CALLS: usize = 200;
+    let rate = |began: Instant| (8 * CALLS) as f64 / began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..CALLS {
+                    let output = Command::new("bash").args(["-c", "echo hi"]).output();
+                    assert!(output.expect("runs").status.success());
+                }
+            });
+        }
+    });
+    let host = rate(began);
+    let sandboxes = |warm_shells| {
+        let mut sandboxes: Vec<_> =
+            (0..8).map(|_| Sandbox::with(Options { warm_shells, ..Options::default() })).collect();
+        let mut workers: Vec<_> = sandboxes.iter_mut().map(Sandbox::worker).collect();
+        let began = Instant::now();
+        let warm: usize = std::thread::scope(|scope| {
+            let calls = |worker: &mut Worker| (0..CALLS).filter(|_| worker.sh("echo hi").is_warm()).count();
+            let threads: Vec<_> =
+                workers.iter_mut().map(|worker| scope.spawn(move || calls(worker))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("joins")).sum()
+        });
+        (rate(began), warm)
+    };
+    let ((new, _), (waiting, warm)) = (sandboxes(0), sandboxes(1));
+    println!(
+        "calls per second, 8 at once: host {host:.0}, new shells {new:.0}, with warm shells {waiting:.0} ({warm} of {} warm)",
+        8 * CALLS
+    );
+}

@@ -1,6 +1,7 @@
 //! A sandbox made of namespaces, and a worker's side of the wire.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -42,6 +43,7 @@ pub(crate) struct Sandbox {
     listener: Option<UnixListener>,
     process: Child,
     group: Option<PathBuf>,
+    image: Option<String>,
     next_epoch: u64,
 }
 
@@ -61,20 +63,15 @@ impl Sandbox {
         }
         chown(folder.path().join("workspace"), Some(uid), Some(uid)).expect("owner");
         let listener = UnixListener::bind(folder.path().join("link/worker.sock")).expect("a socket");
-        let group = options.memory_bytes.map(|bytes| memory_group(uid, bytes));
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/sandbox.sh");
-        let mut command = Command::new("sh");
-        // The shell enters the control group before it becomes unshare, so that the whole sandbox is in it.
-        let enter = r#"[ -z "$4" ] || echo $$ > "$4/cgroup.procs"; exec unshare --kill-child --pid --fork --mount --ipc --net sh "$@""#;
-        command.arg("-c").arg(enter).arg("sh").arg(script).arg(folder.path());
-        // The static build can be tried by naming it.
+        // The static build can be tried by naming it, and in a real container of an image.
         let built = env!("CARGO_BIN_EXE_toolhost-agent").into();
-        command.arg(std::env::var_os("TOOLHOST_TEST_AGENT").unwrap_or(built));
-        command.arg(group.as_ref().map_or("".into(), |group| group.as_os_str().to_owned()));
-        command.arg(if options.without_bash { "without-bash" } else { "" });
-        command.stdin(Stdio::null());
-        let process = command.spawn().expect("unshare starts");
-        Self { folder, uid, options, listener: Some(listener), process, group, next_epoch: 1 }
+        let agent = std::env::var_os("TOOLHOST_TEST_AGENT").unwrap_or(built);
+        let image = std::env::var("TOOLHOST_TEST_IMAGE").ok();
+        let (process, group) = match &image {
+            Some(image) => (in_container(&folder, &agent, image, &options), None),
+            None => in_namespaces(&folder, &agent, uid, &options),
+        };
+        Self { folder, uid, options, listener: Some(listener), process, group, image, next_epoch: 1 }
     }
 
     pub(crate) fn workspace(&self) -> PathBuf {
@@ -112,6 +109,15 @@ impl Sandbox {
 
     /// The agent's pid on the host.
     pub(crate) fn agent_pid(&self) -> i32 {
+        if self.image.is_some() {
+            let name = container_name(&self.folder);
+            let pid = Command::new("docker").args(["inspect", "-f", "{{.State.Pid}}", &name]).output();
+            return String::from_utf8(pid.expect("inspects").stdout)
+                .expect("text")
+                .trim()
+                .parse()
+                .expect("a pid");
+        }
         let children = format!("/proc/{0}/task/{0}/children", self.process.id());
         let children = std::fs::read_to_string(children).expect("unshare lives");
         children.trim().parse().expect("one child")
@@ -125,6 +131,10 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
+        if self.image.is_some() {
+            let removed = Command::new("docker").args(["rm", "-f", &container_name(&self.folder)]).output();
+            removed.expect("removes");
+        }
         let _ = self.process.kill();
         let _ = self.process.wait();
         if let Some(group) = &self.group {
@@ -133,6 +143,68 @@ impl Drop for Sandbox {
             }
         }
     }
+}
+
+/// A root of its own in fresh namespaces, with the agent's capabilities: no engine and no image needed.
+fn in_namespaces(folder: &TempDir, agent: &OsStr, uid: u32, options: &Options) -> (Child, Option<PathBuf>) {
+    let group = options.memory_bytes.map(|bytes| memory_group(uid, bytes));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/sandbox.sh");
+    let mut command = Command::new("sh");
+    // The shell enters the control group before it becomes unshare, so that the whole sandbox is in it.
+    let enter = r#"[ -z "$4" ] || echo $$ > "$4/cgroup.procs"; exec unshare --kill-child --pid --fork --mount --ipc --net sh "$@""#;
+    command.arg("-c").arg(enter).arg("sh").arg(script).arg(folder.path()).arg(agent);
+    command.arg(group.as_ref().map_or("".into(), |group| group.as_os_str().to_owned()));
+    command.arg(if options.without_bash { "without-bash" } else { "" });
+    (command.stdin(Stdio::null()).spawn().expect("unshare starts"), group)
+}
+
+fn container_name(folder: &TempDir) -> String {
+    folder.path().file_name().expect("a name").to_string_lossy().into_owned()
+}
+
+/// The hardened container of the design, for trying the agent in the real thing.
+fn in_container(folder: &TempDir, agent: &OsStr, image: &str, options: &Options) -> Child {
+    let home = folder.path().join("root");
+    std::fs::create_dir(home.join("link")).expect("a folder");
+    std::fs::copy(agent, home.join("agent")).expect("copies");
+    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).expect("mode");
+    let memory = options.memory_bytes.unwrap_or(512 * 1024 * 1024);
+    let mut command = Command::new("docker");
+    command.args([
+        "run",
+        "--rm",
+        "--network=none",
+        "--ipc=private",
+        "--read-only",
+        "--user=0:0",
+        "--log-driver=none",
+    ]);
+    command.args([
+        "--cap-drop=ALL",
+        "--cap-add=SETUID",
+        "--cap-add=SETGID",
+        "--cap-add=KILL",
+        "--cap-add=CHOWN",
+    ]);
+    let seccomp =
+        concat!("--security-opt=seccomp=", env!("CARGO_MANIFEST_DIR"), "/../../deploy/sandbox/seccomp.json");
+    command.args(["--security-opt=no-new-privileges", seccomp, "--pids-limit=512", "--ulimit=core=0"]);
+    command.args([format!("--memory={memory}"), format!("--memory-swap={memory}")]);
+    command.args([
+        "--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777,size=64m",
+        "--tmpfs=/run:rw,nosuid,nodev,size=4m",
+    ]);
+    command.arg(format!("--name={}", container_name(folder)));
+    for (from, to) in [("workspace", "/workspace"), ("root", "/.toolhost:ro"), ("link", "/.toolhost/link:ro")]
+    {
+        command.arg(format!("--volume={}:{to}", folder.path().join(from).display()));
+    }
+    if options.without_bash {
+        std::fs::write(folder.path().join("empty"), "").expect("writes");
+        command.arg(format!("--volume={}:/usr/bin/bash:ro", folder.path().join("empty").display()));
+    }
+    command.args(["--workdir=/", "--entrypoint=/.toolhost/agent", image]);
+    command.stdin(Stdio::null()).spawn().expect("docker starts")
 }
 
 fn memory_group(uid: u32, bytes: u64) -> PathBuf {
@@ -374,13 +446,24 @@ impl Worker {
 
     /// Reads output of a stream until it contains `text`. Returns everything read.
     pub(crate) fn until(&mut self, stream: StreamId, text: &str) -> Vec<u8> {
+        self.read_until(stream, text, true)
+    }
+
+    /// As [`Self::until`], but nothing becomes durable.
+    pub(crate) fn until_without_acks(&mut self, stream: StreamId, text: &str) {
+        self.read_until(stream, text, false);
+    }
+
+    fn read_until(&mut self, stream: StreamId, text: &str, acknowledge: bool) -> Vec<u8> {
         let mut seen = Vec::new();
         while !String::from_utf8_lossy(&seen).contains(text) {
             let frame = self.frame_of(stream);
             if frame.kind == FrameKind::Data {
                 let (offset, _, content) = protocol::decode_data(frame.payload).expect("data");
                 seen.extend_from_slice(&content);
-                self.ack(stream, offset + content.len() as u64);
+                if acknowledge {
+                    self.ack(stream, offset + content.len() as u64);
+                }
             } else {
                 assert_ne!(frame.kind, FrameKind::Close, "ended; saw {:?}", String::from_utf8_lossy(&seen));
             }

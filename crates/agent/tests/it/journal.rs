@@ -1,6 +1,6 @@
 //! The journal: operations outlive connections, and happen once.
 
-use protocol::{ErrorCode, FrameKind, OUTPUT_WINDOW_BYTES, OperationState, Reply, Request};
+use protocol::{ErrorCode, FrameKind, OUTPUT_WINDOW_BYTES, OperationState, Reply, Request, StdinMode};
 
 use crate::harness::{Options, Sandbox, argv, key, shell};
 
@@ -120,10 +120,27 @@ fn output_of_an_ended_command_is_kept_until_it_is_durable() {
 fn both_streams_keep_their_order_in_one_log() {
     let mut sandbox = Sandbox::start();
     let mut worker = sandbox.worker();
-    let command = "for i in 1 2 3 4 5; do echo o$i; read -t 0.02 < <(sleep 1); echo e$i >&2; read -t 0.02 < <(sleep 1); done";
-    let ended = worker.sh(command);
-    let text: Vec<u8> = ended.log.iter().map(|(_, byte)| *byte).collect();
-    assert_eq!(String::from_utf8_lossy(&text), "o1\ne1\no2\ne2\no3\ne3\no4\ne4\no5\ne5\n");
+    let mut command = shell("while read -r i; do echo out$i; read -r i; echo err$i >&2; done");
+    command.stdin = StdinMode::Open;
+    let key = key("ordered");
+    let stream = worker.exec(&key, 0, Some(command));
+    let mut expected = Vec::new();
+    for round in 1..=5_u8 {
+        for (channel, name) in [(1, "out"), (2, "err")] {
+            let mut line = bytes::BytesMut::new();
+            protocol::encode_data(&mut line, stream, 0, 0, format!("{round}\n").as_bytes());
+            worker.send_bytes(&line);
+            let text = format!("{name}{round}\n");
+            worker.until_without_acks(stream, &text);
+            expected.extend(text.bytes().map(|byte| (channel, byte)));
+        }
+    }
+    let mut end = bytes::BytesMut::new();
+    protocol::encode_data(&mut end, stream, 0, 0, b"");
+    worker.send_bytes(&end);
+    while worker.frame_of(stream).kind != FrameKind::Close {}
+    let stream = worker.exec(&key, 0, None);
+    assert_eq!(worker.follow(stream).log, expected);
 }
 
 #[test]

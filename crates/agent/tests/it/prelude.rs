@@ -40,7 +40,7 @@ const COMMANDS: [&str; 44] = [
     "ls /proc/$$/fd; true",
     "cat /proc/$$/cmdline | tr '\\0' ' ' | cut -c1-7",
     "env | sort | grep -v '^_='",
-    "set | grep -v -e ^BASHPID -e ^PPID -e ^_= -e ^BASH_EXECUTION_STRING -e ^BASH_ARGC -e ^PIPESTATUS -e UID=",
+    "set | grep -v -e ^BASHPID -e ^PPID -e ^_= -e ^BASH_EXECUTION_STRING -e ^BASH_ARGC -e ^PIPESTATUS -e UID= -e HOSTNAME=",
     "shopt -s extglob\necho @(a|b)",
     "shopt; set -o; umask; ulimit -a; trap; alias; hash",
     "exec 3>x; echo y >&3; cat x; rm x",
