@@ -131,12 +131,11 @@ impl Host {
     /// # Errors
     /// When it does not start.
     pub fn serve(&mut self, arguments: &[&str]) -> Result<&mut Process> {
-        let mut process = self.spawn(&[&["serve"], arguments].concat())?;
-        self.base = process.wait_for(|line| address(line, "the API listens"))?;
-        if arguments.contains(&"--with-worker") {
-            process.wait_for(|line| line.contains("the worker runs").then_some(()))?;
-        }
-        self.keep(process)
+        let process = self.spawn(&[&["serve"], arguments].concat())?;
+        let process = self.keep(process)?;
+        let base = process.wait_for(|line| address(line, "the API listens"))?;
+        self.base = base;
+        self.processes.last_mut().context("was kept")
     }
 
     /// Starts `toolhost worker` and waits until it runs.
@@ -144,9 +143,10 @@ impl Host {
     /// # Errors
     /// When it does not start.
     pub fn worker(&mut self) -> Result<&mut Process> {
-        let mut process = self.spawn(&["worker"])?;
+        let process = self.spawn(&["worker"])?;
+        let process = self.keep(process)?;
         process.wait_for(|line| line.contains("the worker runs").then_some(()))?;
-        self.keep(process)
+        Ok(process)
     }
 
     fn keep(&mut self, process: Process) -> Result<&mut Process> {

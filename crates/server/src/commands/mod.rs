@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::cli::{Cli, Command, ConfigArgs, ServeArgs};
 use crate::config::load::{Sources, load};
-use crate::config::{Config, LogConfig, reference};
+use crate::config::{Config, LogConfig, LogFormat, reference};
 use crate::service::{self, Parts};
 use crate::{dev, telemetry, wiring};
 
@@ -28,7 +28,7 @@ pub fn run(cli: Cli) -> Result<()> {
             let mut log = config.log.clone();
             if log == LogConfig::default() {
                 // The demo is what the terminal is for.
-                "warn".clone_into(&mut log.filter);
+                log = LogConfig { format: LogFormat::Pretty, filter: "warn".to_owned() };
             }
             telemetry::start(&log)?;
             block_on(dev::run(config, arguments))

@@ -12,7 +12,9 @@ use bollard::Docker;
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::exec::{StartExecOptions, StartExecResults};
 use bollard::models::{ContainerCreateBody, ExecConfig, HostConfig, Mount, MountType};
-use bollard::query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptions, RemoveContainerOptionsBuilder};
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptions, RemoveContainerOptionsBuilder,
+};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use tests::engine;
 
@@ -65,11 +67,15 @@ impl Engine {
         let AttachContainerResults { output, .. } = self.docker.attach_container(&id, Some(options)).await?;
         self.docker.start_container(&id, None).await?;
         let printed = text(output).await?;
-        let ended = self.docker.wait_container(&id, None).next().await.context("the engine does not tell the end")?;
+        let ended =
+            self.docker.wait_container(&id, None).next().await.context("the engine does not tell the end")?;
         let taken = since.elapsed();
         let exit_code = ended?.status_code;
         self.remove(&id).await?;
-        ensure!(exit_code == 0 && printed == PRINTED, "docker run ended with {exit_code} and said {printed:?}");
+        ensure!(
+            exit_code == 0 && printed == PRINTED,
+            "docker run ended with {exit_code} and said {printed:?}"
+        );
         Ok(taken)
     }
 
@@ -123,7 +129,10 @@ impl Waiting<'_> {
         let since = Instant::now();
         let output = command.output().context("cannot start docker")?;
         let taken = since.elapsed();
-        ensure!(output.status.success() && output.stdout == PRINTED.as_bytes(), "docker exec said {output:?}");
+        ensure!(
+            output.status.success() && output.stdout == PRINTED.as_bytes(),
+            "docker exec said {output:?}"
+        );
         Ok(taken)
     }
 
@@ -142,11 +151,16 @@ impl Waiting<'_> {
         let since = Instant::now();
         let exec = docker.create_exec(&self.id, config).await?.id;
         let started = docker.start_exec(&exec, None::<StartExecOptions>).await?;
-        let StartExecResults::Attached { output, .. } = started else { anyhow::bail!("the engine did not attach") };
+        let StartExecResults::Attached { output, .. } = started else {
+            anyhow::bail!("the engine did not attach")
+        };
         let printed = text(output).await?;
         let exit_code = docker.inspect_exec(&exec).await?.exit_code;
         let taken = since.elapsed();
-        ensure!(exit_code == Some(0) && printed == PRINTED, "docker exec ended with {exit_code:?} and {printed:?}");
+        ensure!(
+            exit_code == Some(0) && printed == PRINTED,
+            "docker exec ended with {exit_code:?} and {printed:?}"
+        );
         Ok(taken)
     }
 

@@ -24,6 +24,9 @@ pub(crate) fn once() -> Result<Duration> {
         .output()
         .context("cannot start bash")?;
     let taken = since.elapsed();
-    ensure!(output.status.success() && output.stdout == PRINTED.as_bytes(), "bash on the host said {output:?}");
+    ensure!(
+        output.status.success() && output.stdout == PRINTED.as_bytes(),
+        "bash on the host said {output:?}"
+    );
     Ok(taken)
 }

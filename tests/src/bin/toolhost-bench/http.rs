@@ -50,7 +50,8 @@ impl Http {
     /// # Errors
     /// When nobody listens.
     pub(crate) async fn connect(address: &str, key: &str) -> Result<Self> {
-        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+        let stream =
+            TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);

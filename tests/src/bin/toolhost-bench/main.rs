@@ -78,7 +78,8 @@ async fn run(options: Options) -> Result<()> {
 async fn measure(bench: &mut Bench, chosen: &[&Measure], report: &mut Report) -> Result<()> {
     for measure in chosen {
         bench.progress.enter(measure.id);
-        let rows = (measure.run)(bench).await.with_context(|| format!("{} could not be measured", measure.id))?;
+        let rows =
+            (measure.run)(bench).await.with_context(|| format!("{} could not be measured", measure.id))?;
         report.add(rows);
     }
     Ok(())

@@ -61,7 +61,16 @@ impl Row {
 
     fn new(measure: &'static str, what: &str, goal: Option<Goal>, figure: f64, unit: Unit) -> Self {
         let what = what.to_owned();
-        Self { measure, what, goal, figure, unit, spread: None, measured: String::new(), samples: Value::Null }
+        Self {
+            measure,
+            what,
+            goal,
+            figure,
+            unit,
+            spread: None,
+            measured: String::new(),
+            samples: Value::Null,
+        }
     }
 
     /// The absolute figures behind it, in a few words.
@@ -161,8 +170,9 @@ impl Report {
         let mut page: String = lines.iter().map(|cells| line(cells, widths)).collect();
         for group in ["machine", "versions"] {
             let facts = self.context[group].as_object().into_iter().flatten();
-            let facts: Vec<String> =
-                facts.map(|(name, value)| format!("{name}: {}", value.to_string().trim_matches('"'))).collect();
+            let facts: Vec<String> = facts
+                .map(|(name, value)| format!("{name}: {}", value.to_string().trim_matches('"')))
+                .collect();
             page.push_str(&format!("\n{}: {}\n", group, facts.join(" · ")));
         }
         page

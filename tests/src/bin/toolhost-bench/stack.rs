@@ -79,8 +79,16 @@ impl Stack {
         let postgres = Cluster::start(&folder.join("postgres"), Durability::Full).await?;
         let metrics_address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let key = String::new();
-        let mut stack =
-            Self { folder, sockets, installation, postgres, metrics_address, key, running: None, _lock: lock };
+        let mut stack = Self {
+            folder,
+            sockets,
+            installation,
+            postgres,
+            metrics_address,
+            key,
+            running: None,
+            _lock: lock,
+        };
         match stack.make_tenant() {
             Ok(()) => Ok(stack),
             Err(error) => {
@@ -183,7 +191,8 @@ impl Stack {
 
     /// Stops everything and removes everything but the results. What should have been gone by itself is returned.
     pub(crate) async fn stop(&mut self) -> Vec<String> {
-        let mut left: Vec<String> = self.stop_service().err().map(|error| error.to_string()).into_iter().collect();
+        let mut left: Vec<String> =
+            self.stop_service().err().map(|error| error.to_string()).into_iter().collect();
         left.extend(container::sweep(&self.installation));
         for line in engine::loop_devices(&self.folder.display().to_string()) {
             if let Some(device) = line.split_whitespace().next() {

@@ -44,6 +44,7 @@ pub(crate) fn chosen(only: &[String]) -> Result<Vec<&'static Measure>> {
             known.join(", ")
         );
     }
-    let wanted = |measure: &&Measure| only.is_empty() || only.iter().any(|name| name.eq_ignore_ascii_case(measure.id));
+    let wanted =
+        |measure: &&Measure| only.is_empty() || only.iter().any(|name| name.eq_ignore_ascii_case(measure.id));
     Ok(ALL.iter().filter(wanted).collect())
 }

@@ -124,7 +124,9 @@ async fn burst(bench: &mut Bench, pool: &str) -> Result<Burst> {
         }
     }
     bench.progress.say(&format!("ending {size} sessions"));
-    for ended in join_all(sessions.into_iter().map(async |(http, session)| http.end_session(&session).await)).await {
+    for ended in
+        join_all(sessions.into_iter().map(async |(http, session)| http.end_session(&session).await)).await
+    {
         ended?;
     }
     Ok(burst)
@@ -133,7 +135,9 @@ async fn burst(bench: &mut Bench, pool: &str) -> Result<Burst> {
 fn failures(what: &str, burst: &Burst) -> Row {
     let row = Row::failures("P5", what, burst.errors.len());
     match burst.errors.first() {
-        Some(first) => row.measured(first.chars().take(120).collect()).samples(json!({"errors": burst.errors})),
+        Some(first) => {
+            row.measured(first.chars().take(120).collect()).samples(json!({"errors": burst.errors}))
+        }
         None => row,
     }
 }
