@@ -277,16 +277,19 @@ fn prepare(
     let mut data = Vec::with_capacity(events.len() + 2);
     for body in started.into_iter().chain(events) {
         if matches!(body, EventBody::Output(_)) {
-            (bodies.push(body), data.push(None));
+            bodies.push(body);
+            data.push(None);
         } else {
             let (body, text) = clean(operation, body)?;
-            (bodies.push(body), data.push(Some(text)));
+            bodies.push(body);
+            data.push(Some(text));
         }
     }
     let mut end = None;
     if let Some(outcome) = outcome {
         let (op, body) = end_of(operation, outcome)?;
-        (bodies.push(body), data.push(None));
+        bodies.push(body);
+        data.push(None);
         end = Some(op);
     }
     Ok(WriteOp {

@@ -173,7 +173,7 @@ async fn twenty_submits_with_one_key_make_one_call() -> Result<()> {
         let mut admission = admission(&context, session.id);
         let request = json!({"tool": "bash", "arguments": admission.call.arguments});
         admission.idempotency = Some(Idempotency::of("POST calls", "key-1", &request));
-        let store = if n % 2 == 0 { first.clone() } else { second.clone() };
+        let store = if n.is_multiple_of(2) { first.clone() } else { second.clone() };
         async move { store.admit(admission).await }
     };
     let mut made = 0;
