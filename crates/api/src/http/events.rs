@@ -1,7 +1,8 @@
 //! A call's events over HTTP: a stream or pages.
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::header::ACCESS_CONTROL_ALLOW_ORIGIN;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::{CallId, TenantContext, limits};
 
@@ -10,7 +11,7 @@ use super::access::Tenant;
 use super::calls::not_acceptable;
 use super::extract::{Id, Params};
 use crate::problem::Problem;
-use crate::service::access::Credential;
+use crate::service::access::{Credential, bound_call};
 use crate::service::events;
 use crate::sse::{self, Asked, RESUMED_FROM};
 use crate::state::ApiState;
@@ -49,14 +50,20 @@ pub(crate) async fn get_events(
     params.take("token")?;
     let limit = params.parse::<u32>("limit", "must be a number from 1 to 100")?.unwrap_or(limits::PAGE_ITEMS);
     params.finish()?;
-    match form(&headers) {
-        Form::Events => stream(&state, Asked { context, credential, method }, id, cursor).await,
+    let signed = bound_call(&state, &credential).is_some();
+    let mut response = match form(&headers) {
+        Form::Events => stream(&state, Asked { context, credential, method }, id, cursor).await?,
         Form::Json if (1..=limits::PAGE_ITEMS).contains(&limit) => {
-            page(&state, &context, id, cursor, limit).await
+            page(&state, &context, id, cursor, limit).await?
         }
-        Form::Json => Err(Problem::query("limit", "must be a number from 1 to 100")),
-        Form::Neither => Err(not_acceptable()),
+        Form::Json => return Err(Problem::query("limit", "must be a number from 1 to 100")),
+        Form::Neither => return Err(not_acceptable()),
+    };
+    if signed {
+        // Pages of any origin may use a URL that they were given; nothing else of the browser goes with it.
+        response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     }
+    Ok(response)
 }
 
 /// Where to begin: the browser's header wins over the query, which is that of the first connection.

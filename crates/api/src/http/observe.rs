@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -38,6 +39,7 @@ pub(crate) async fn observe(State(state): State<ApiState>, mut request: Request,
     let headers = response.headers_mut();
     headers.extend(HeaderValue::try_from(request_id.to_string()).ok().map(|id| (REQUEST_ID, id)));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let status = response.status();
     span.in_scope(|| tracing::info!(status = status.as_u16(), elapsed = ?started.elapsed(), "answered"));
     let method = known(&method);

@@ -139,8 +139,11 @@ impl<'de> Visitor<'de> for Node<'_> {
         Ok(value.into())
     }
 
+    /// `5.0` is an integer to JSON Schema and none to serde.
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        let whole = value.fract() == 0.0 && value.abs() < EXACT;
+        Ok(if whole { (value as i64).into() } else { value.into() })
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
@@ -229,6 +232,12 @@ mod tests {
         assert!(refused(&"[".repeat(1_000_000)).1.contains("nested"));
         let wide = format!("[{}]", vec!["1"; limits::JSON_NODES].join(","));
         assert!(refused(&wide).1.contains("values"));
+    }
+
+    #[test]
+    fn whole_numbers_are_integers_however_they_are_written() {
+        let parsed = parse(b"[5.0, 5e2, -0.0, 1.5, 1e300]").expect("JSON");
+        assert_eq!(parsed.to_string(), "[5,500,0,1.5,1e+300]");
     }
 
     #[test]

@@ -97,6 +97,7 @@ impl Source for CallSource {
         let items = self.accept(batch);
         match last {
             // Something between the cursor and this batch was missed.
+            (seq, _) if seq > self.cursor && items.is_empty() => Change::Look,
             (seq, _) if seq > self.cursor => Change::Items(items, Rest::More),
             (seq, true) if seq == self.cursor => Change::Items(items, Rest::Nothing),
             _ => Change::Items(items, Rest::Later),

@@ -1,3 +1,12 @@
 //! The room as its users meet it: over HTTP, with a real Postgres and a tiny worker.
 
+mod app;
+mod auth;
+mod bad_input;
+mod calls;
+mod client;
+mod idempotency;
+mod lists;
 mod openapi;
+mod output;
+mod streams;

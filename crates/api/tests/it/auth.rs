@@ -1,0 +1,238 @@
+//! Who may call what: every operation of the served document, with every kind of credential that must not open it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::{Scope, TenantStatus};
+use serde_json::{Value, json};
+
+use crate::app::{App, ended_call};
+use crate::client::{Client, Reply};
+
+/// One operation of the document.
+#[derive(Debug, Clone)]
+struct Operation {
+    method: String,
+    path: String,
+    scopes: Option<Vec<String>>,
+    takes_body: bool,
+}
+
+async fn operations(app: &App) -> Vec<Operation> {
+    let document = Client::new(&app.base, "").get("/openapi.json").await.expect(200);
+    let mut operations = Vec::new();
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("operations") {
+            let scopes = operation["security"][0]["bearer"].as_array();
+            let scopes = scopes.map(|scopes| {
+                scopes.iter().map(|scope| scope.as_str().expect("a scope").to_owned()).collect()
+            });
+            operations.push(Operation {
+                method: method.to_uppercase(),
+                path: path.clone(),
+                scopes,
+                takes_body: operation.get("requestBody").is_some(),
+            });
+        }
+    }
+    operations
+}
+
+impl Operation {
+    /// Asks, with these ids in the path and a body that would be acceptable.
+    async fn ask(&self, client: &Client, ids: &BTreeMap<&str, String>) -> Reply {
+        let mut path = self.path.clone();
+        for (name, id) in ids {
+            path = path.replace(&format!("{{{name}}}"), id);
+        }
+        assert!(!path.contains('{'), "no id for {path}");
+        let mut request = client.request(&self.method, &path);
+        if self.takes_body {
+            request = request.json(&self.body());
+        }
+        client.send(request).await
+    }
+
+    fn body(&self) -> Value {
+        let call = json!({"tool": "bash", "arguments": {"command": "true"}});
+        match (self.method.as_str(), self.path.as_str()) {
+            ("POST", "/v1/calls" | "/v1/sessions/{session_id}/calls") => call,
+            ("POST", "/v1/sessions/{session_id}/calls/batch") => json!({"calls": [call]}),
+            ("POST", "/v1/policies/explain") => json!({"tool": "bash"}),
+            ("POST", "/v1/admin/tenants" | "/v1/admin/tenants/{tenant_id}/keys") => json!({"name": "x"}),
+            _ => json!({}),
+        }
+    }
+}
+
+fn nowhere() -> BTreeMap<&'static str, String> {
+    let id = "06b2m8j0v5x3t9q7k1h4c8n2ra";
+    [
+        ("session_id", "sess"),
+        ("call_id", "call"),
+        ("shell_id", "shell"),
+        ("tenant_id", "ten"),
+        ("key_id", "key"),
+    ]
+    .into_iter()
+    .map(|(name, prefix)| (name, format!("{prefix}_{id}")))
+    .chain([("name", "bash".to_owned()), ("code", "not_found".to_owned())])
+    .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_operation_opens_without_a_valid_key() {
+    let app = App::start().await;
+    let (tenant, good) = app.tenant("acme").await;
+    let (revoked, revoked_client) = app.key(tenant, Scope::tenant_default()).await;
+    app.store.revoke_key(&app.operator, revoked).await.expect("revokes");
+    let mut tampered = good.key.clone();
+    let last = if tampered.pop() == Some('0') { '1' } else { '0' };
+    tampered.push(last);
+    let keys = ["", "x", "th_", &tampered, &revoked_client.key, &"y".repeat(4_000), "th_\u{301}"];
+    let ids = nowhere();
+    for operation in operations(&app).await.iter().filter(|operation| operation.scopes.is_some()) {
+        let mut bodies = Vec::new();
+        for key in keys {
+            let Ok(_) = reqwest::header::HeaderValue::from_str(key) else { continue };
+            let reply = operation.ask(&good.with_key(key), &ids).await;
+            assert!(reply.header("www-authenticate").starts_with("Bearer"), "{operation:?} {key}");
+            let mut problem = reply.problem(401, "unauthenticated");
+            problem["request_id"].take();
+            bodies.push(problem);
+        }
+        assert!(bodies.windows(2).all(|pair| pair[0] == pair[1]), "the answer says nothing of the key");
+        // A key in the query is no key.
+        let by_query = operation.path.replace(['{', '}'], "") + "?token=" + &good.key;
+        let reply = good.with_key("").get(&by_query).await;
+        assert!(matches!(reply.status, 401 | 404 | 405), "{operation:?}: {}", reply.status);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_asks_for_its_scope() {
+    let app = App::start().await;
+    let (tenant, everything) = app.tenant("acme").await;
+    let (operator, ids) = (app.operator().await, nowhere());
+    let mut without = BTreeMap::new();
+    for scope in Scope::tenant_default() {
+        let others = Scope::tenant_default().into_iter().filter(|other| *other != scope).collect();
+        without.insert(scope.as_str(), app.key(tenant, others).await.1);
+    }
+    for operation in operations(&app).await {
+        let Some(scopes) = &operation.scopes else {
+            let reply = operation.ask(&everything.with_key(""), &ids).await;
+            assert_eq!(reply.status, 200, "{operation:?} is public");
+            continue;
+        };
+        match scopes.first().map(String::as_str) {
+            None => assert_eq!(operation.path, "/v1/me"),
+            Some("operator") => {
+                operation.ask(&everything, &ids).await.problem(403, "insufficient_scope");
+            }
+            Some(scope) => {
+                let problem = operation.ask(&without[scope], &ids).await.problem(403, "insufficient_scope");
+                assert_eq!(problem["required_scope"], scope);
+                operation.ask(&operator, &ids).await.problem(403, "insufficient_scope");
+                let status = operation.ask(&everything, &ids).await.status;
+                assert!(!matches!(status, 401 | 403) && status < 500, "{operation:?}: {status}");
+            }
+        }
+    }
+    let audit = everything.get("/v1/audit?limit=5").await.expect(200);
+    assert_eq!(audit["data"][0]["allowed"], false, "{audit:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_another_tenants_looks_like_nothing() {
+    let app = App::start().await;
+    let (_, ours) = app.tenant("ours").await;
+    let (theirs_id, theirs) = app.tenant("theirs").await;
+    let call_id = ended_call(&app, &theirs, &[b"secret"]).await;
+    let session_id = theirs.get(&format!("/v1/calls/{call_id}")).await.expect(200)["session_id"].clone();
+    let mut ids = nowhere();
+    ids.insert("call_id", call_id);
+    ids.insert("session_id", session_id.as_str().expect("an id").to_owned());
+    ids.insert("tenant_id", theirs_id.to_string());
+    let of_a_tenant = |operation: &Operation| {
+        operation.path.contains("{session_id}") || operation.path.contains("{call_id}")
+    };
+    for operation in operations(&app).await.iter().filter(|operation| of_a_tenant(operation)) {
+        let foreign = operation.ask(&ours, &ids).await.problem(404, "not_found");
+        let absent = operation.ask(&ours, &nowhere()).await.problem(404, "not_found");
+        assert_eq!(foreign["detail"], absent["detail"], "{operation:?}");
+    }
+    for list in ["/v1/sessions", "/v1/calls"] {
+        assert_eq!(ours.get(list).await.expect(200)["data"], json!([]));
+    }
+    let after = json!({"tool": "bash", "arguments": {"command": "true"}, "after": ids["call_id"]});
+    let session = ours.session().await;
+    let path = format!("/v1/sessions/{session}/calls");
+    let problem = ours.post(&path, &after).await.problem(422, "invalid_arguments");
+    assert_eq!(problem["errors"][0]["pointer"], "/after");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_tenant_and_a_revoked_key_are_refused_within_seconds() {
+    let app = App::start().await;
+    let (tenant, client) = app.tenant("acme").await;
+    let (key, other) = app.key(tenant, Scope::tenant_default()).await;
+    assert_eq!(client.get("/v1/me").await.expect(200)["tenant_id"], tenant.to_string());
+    assert_eq!(other.get("/v1/me").await.status, 200);
+    app.store.revoke_key(&app.operator, key).await.expect("revokes");
+    refused_within_seconds(&other, 401).await;
+    let admin = app.operator().await;
+    let path = format!("/v1/admin/tenants/{tenant}");
+    let suspended = admin.send(admin.request("PATCH", &path).json(&json!({"status": "suspended"}))).await;
+    assert_eq!(suspended.expect(200)["status"], "suspended");
+    refused_within_seconds(&client, 403).await;
+    client.get("/v1/me").await.problem(403, "tenant_suspended");
+    app.store.set_tenant_status(&app.operator, tenant, TenantStatus::Active).await.expect("activates");
+}
+
+async fn refused_within_seconds(client: &Client, status: u16) {
+    let refused = async {
+        while client.get("/v1/me").await.status != status {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), refused).await.expect("refused within 5 s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_make_tenants_and_keys_over_http() {
+    let app = App::start().await;
+    let admin = app.operator().await;
+    let me = admin.get("/v1/me").await.expect(200);
+    assert_eq!((&me["tenant_id"], &me["scopes"]), (&Value::Null, &json!(["operator"])));
+    let created = admin.post("/v1/admin/tenants", &json!({"name": "acme", "metadata": {"plan": "x"}})).await;
+    let tenant = created.expect(201);
+    let path = created.header("location").to_owned();
+    assert_eq!(admin.get(&path).await.expect(200), tenant);
+    admin.post("/v1/admin/tenants", &json!({"name": "acme"})).await.problem(409, "conflict");
+    let with_key = admin.request("POST", "/v1/admin/tenants").header("idempotency-key", "k");
+    admin.send(with_key.json(&json!({"name": "other"}))).await.problem(400, "invalid_request");
+
+    let body = json!({"name": "reader", "scopes": ["calls:read"]});
+    let key = admin.post(&format!("{path}/keys"), &body).await.expect(201);
+    let text = key["key"].as_str().expect("shown once").to_owned();
+    let client = Client::new(&app.base, &text);
+    assert_eq!(client.get("/v1/me").await.expect(200)["scopes"], json!(["calls:read"]));
+    let listed = admin.get(&format!("{path}/keys")).await.expect(200);
+    assert_eq!(listed["data"][0]["id"], key["id"]);
+    assert!(!listed.to_string().contains(&text));
+    for body in [
+        json!({"name": "x", "scopes": ["operator"]}),
+        json!({"name": "x", "scopes": ["calls"]}),
+        json!({"name": ""}),
+        json!({"name": "x", "expires_at": "2001-01-01T00:00:00Z"}),
+    ] {
+        admin.post(&format!("{path}/keys"), &body).await.problem(422, "invalid_arguments");
+    }
+    let revoked = admin.delete(&format!("{path}/keys/{}", key["id"].as_str().expect("an id"))).await;
+    assert!(revoked.expect(200)["revoked_at"].is_string());
+    let (other, _) = app.tenant("other").await;
+    let foreign = format!("/v1/admin/tenants/{other}/keys/{}", key["id"].as_str().expect("an id"));
+    admin.delete(&foreign).await.problem(404, "not_found");
+    assert_eq!(admin.get("/v1/admin/tenants?limit=1").await.expect(200)["has_more"], true);
+}

@@ -1,0 +1,83 @@
+//! Output by range: the bytes as they were written, over events and chunks, and what was dropped.
+
+use domain::StreamName;
+
+use crate::app::App;
+use crate::client::{Client, Reply};
+
+async fn range(client: &Client, path: &str, range: &str) -> Reply {
+    client.send(client.request("GET", path).header("range", range)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_are_the_bytes_that_were_written() {
+    let app = App::start().await;
+    let client = app.client().await;
+    let mut running = app.running(&client).await;
+    let path = format!("/v1/calls/{}/output", running.id());
+    assert_eq!(client.get(&path).await.expect(200), serde_json::Value::Null);
+    range(&client, &path, "bytes=0-").await.problem(416, "range_not_satisfiable");
+    running.write(&["h\u{e9}llo ".as_bytes(), b"\xff\xfe", b" world\n"]).await;
+    running.write_to(StreamName::Stderr, &[b"err"]).await;
+    running.write(&[b"more"]).await;
+    let whole = "h\u{e9}llo ".bytes().chain(*b"\xff\xfe").chain(*b" world\nmore").collect::<Vec<u8>>();
+    let reply = client.get(&format!("{path}?stream=stdout")).await;
+    assert_eq!((reply.status, &reply.bytes), (200, &whole));
+    assert_eq!(
+        (reply.header("accept-ranges"), reply.header("content-type")),
+        ("bytes", "application/octet-stream")
+    );
+    assert_eq!(client.get(&format!("{path}?stream=stderr")).await.bytes, b"err");
+    let total = whole.len();
+    for from in 0..total {
+        for to in [from, from + 1, from + 3, total + 5] {
+            let reply = range(&client, &path, &format!("bytes={from}-{to}")).await;
+            let end = (to + 1).min(total);
+            assert_eq!((reply.status, &reply.bytes[..]), (206, &whole[from..end]), "{from}-{to}");
+            assert_eq!(reply.header("content-range"), format!("bytes {from}-{}/{total}", end - 1));
+        }
+    }
+    assert_eq!(range(&client, &path, "bytes=-4").await.bytes, b"more");
+    assert_eq!(range(&client, &path, "bytes=-999").await.bytes, whole);
+    for bad in [format!("bytes={total}-"), "bytes=99999999999999999999-".to_owned(), "bytes=-0".to_owned()] {
+        let reply = range(&client, &path, &bad).await;
+        reply.problem(416, "range_not_satisfiable");
+        assert_eq!(reply.header("content-range"), format!("bytes */{total}"), "{bad}");
+    }
+    for ignored in ["bytes=5-2", "bytes=0-1,4-5", "items=0-1"] {
+        assert_eq!(range(&client, &path, ignored).await.expect(200), serde_json::Value::Null);
+    }
+    client.get(&format!("{path}?stream=stdin")).await.problem(400, "invalid_request");
+    let head = client.send(client.request("HEAD", &path)).await;
+    assert_eq!((head.status, head.bytes.len(), head.header("content-length")), (200, 0, "20"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_output_is_streamed_and_what_was_dropped_is_told() {
+    let app = App::start().await;
+    let client = app.client().await;
+    let mut running = app.running(&client).await;
+    let path = format!("/v1/calls/{}/output", running.id());
+    let piece = |letter: u8| vec![letter; 60_000];
+    let pieces: Vec<Vec<u8>> = (0..40).map(|n| piece(b'a' + n % 26)).collect();
+    for group in pieces.chunks(10) {
+        running.write(&group.iter().map(Vec::as_slice).collect::<Vec<_>>()).await;
+    }
+    let head: Vec<u8> = pieces.concat();
+    assert_eq!(client.get(&path).await.bytes, head);
+    running.drop_bytes(StreamName::Stdout, 3_000_000);
+    running.write(&[b"tail"]).await;
+    let total = head.len() as u64 + 3_000_004;
+    let mut kept = head.clone();
+    kept.extend(b"tail");
+    assert_eq!(client.get(&path).await.bytes, kept, "the whole leaves out what was dropped");
+    assert_eq!(range(&client, &path, "bytes=-4").await.bytes, b"tail");
+    let before = range(&client, &path, &format!("bytes={}-", head.len() - 10)).await;
+    assert_eq!(before.bytes, head[head.len() - 10..], "a range ends before it");
+    assert_eq!(
+        before.header("content-range"),
+        format!("bytes {}-{}/{total}", head.len() - 10, head.len() - 1)
+    );
+    let within = range(&client, &path, &format!("bytes={}-{}", head.len() + 1, head.len() + 100)).await;
+    assert_eq!(within.problem(416, "range_not_satisfiable")["total_bytes"], total);
+}
