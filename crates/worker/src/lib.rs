@@ -8,6 +8,7 @@ mod call;
 mod claims;
 mod config;
 mod dispatch;
+mod journals;
 mod lease;
 mod ledger;
 mod metrics;

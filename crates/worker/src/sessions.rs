@@ -73,7 +73,7 @@ pub(crate) async fn take_in(tenure: &Arc<Tenure>, row: Session, begin: Begin) ->
     let installation = &tenure.core.config.policy;
     let of_tenant = limits_of(installation, &tenant_policy, None);
     let of_session = limits_of(installation, &tenant_policy, row.policy.as_ref());
-    let Some(session) = OwnedSession::new(row, of_session.session_shells) else { return Ok(()) };
+    let Some(session) = OwnedSession::new(row, &of_session) else { return Ok(()) };
     if tenure.ended.is_cancelled() || !tenure.insert_session(&session) {
         return Ok(());
     }

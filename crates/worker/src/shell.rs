@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use domain::limits::{OUTPUT_BYTES, OUTPUT_EVENT_BYTES, OUTPUT_GATHER_MS};
+use domain::limits::{OUTPUT_EVENT_BYTES, OUTPUT_GATHER_MS};
 use domain::{Shell, ShellId};
 use protocol::{ErrorCode, ExecExit, ExecRequest, OperationKey};
 use sandbox::protocol;
@@ -284,7 +284,7 @@ impl Follower {
             owner,
             Position::default(),
             sent_from,
-            Limits::of_total(OUTPUT_BYTES),
+            Limits::of_total(self.session.output_bytes),
         )
         .await
         .ok()

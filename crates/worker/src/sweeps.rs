@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::claims::give_back;
+use crate::journals::{Suspects, reconcile};
 use crate::sessions::refresh_limits;
 use crate::tenure::Tenure;
 
@@ -21,11 +22,12 @@ enum Sweep {
     LostHosts,
     SurplusSlots,
     Limits,
+    Journals,
     Counts,
 }
 
 impl Sweep {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Partitions,
         Self::Retention,
         Self::IdempotencyKeys,
@@ -33,6 +35,7 @@ impl Sweep {
         Self::LostHosts,
         Self::SurplusSlots,
         Self::Limits,
+        Self::Journals,
         Self::Counts,
     ];
 
@@ -45,6 +48,7 @@ impl Sweep {
             Self::LostHosts => "lost_hosts",
             Self::SurplusSlots => "surplus_slots",
             Self::Limits => "limits",
+            Self::Journals => "journals",
             Self::Counts => "counts",
         }
     }
@@ -54,11 +58,12 @@ impl Sweep {
             Self::Partitions | Self::Retention => 3_600,
             Self::IdempotencyKeys | Self::RemovedSandboxes => 600,
             Self::LostHosts | Self::SurplusSlots | Self::Counts => 10,
+            Self::Journals => 60,
             Self::Limits => 5,
         })
     }
 
-    async fn pass(self, tenure: &Tenure) -> store::Result<()> {
+    async fn pass(self, tenure: &Arc<Tenure>, suspects: &Suspects) -> store::Result<()> {
         let store = tenure.store();
         match self {
             Self::Partitions => drop(store.ensure_partitions(PARTITION_DAYS).await?),
@@ -78,6 +83,7 @@ impl Sweep {
             }
             Self::SurplusSlots => give_back(tenure).await?,
             Self::Limits => refresh_limits(tenure).await?,
+            Self::Journals => reconcile(tenure, suspects).await,
             Self::Counts => count(tenure).await?,
         }
         Ok(())
@@ -108,7 +114,8 @@ pub(crate) fn start(tenure: &Arc<Tenure>) {
     }
 }
 
-async fn repeat(tenure: &Tenure, sweep: Sweep) {
+async fn repeat(tenure: &Arc<Tenure>, sweep: Sweep) {
+    let suspects = Suspects::default();
     let mut period = interval(sweep.period());
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -119,7 +126,7 @@ async fn repeat(tenure: &Tenure, sweep: Sweep) {
         if !tenure.lease.is_healthy() {
             continue;
         }
-        if let Err(error) = sweep.pass(tenure).await {
+        if let Err(error) = sweep.pass(tenure, &suspects).await {
             tenure.metrics().sweep_failures.with_label_values(&[sweep.name()]).inc();
             tracing::warn!(sweep = sweep.name(), %error, "a sweep failed");
         }

@@ -69,11 +69,10 @@ async fn take_over(tenure: &Arc<Tenure>) -> store::Result<()> {
 }
 
 fn resume(tenure: &Arc<Tenure>, call: domain::Call, generation: Option<u32>) {
-    let known = tenure.session(call.session_id).map(|session| session.row.generation);
-    let Some(generation) = generation.or(known) else { return };
-    if tenure.session(call.session_id).is_none() {
-        return;
-    }
+    let Some(session) = tenure.session(call.session_id) else { return };
+    // A call that was given to this very worker belongs to whatever serves its session now.
+    let present = || session.serving_now().map_or(session.row.generation, |serving| serving.generation);
+    let generation = generation.unwrap_or_else(present);
     let slot = tenure.board.seat(call.tenant_id, call.session_id);
     start(tenure, call, slot, Start::Resumed { generation });
 }

@@ -232,6 +232,7 @@ impl Tenure {
         true
     }
 
+    /// The call is over, or another worker's.
     pub(crate) fn remove_call(&self, id: CallId) {
         let mut calls = self.calls_map();
         calls.running.remove(&id);

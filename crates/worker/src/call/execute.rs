@@ -2,12 +2,12 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::limits::KILL_GRACE_MS;
-use domain::{Call, CallUsage};
+use domain::{Call, CallResult, CallUsage};
 use futures_util::FutureExt;
 use serde_json::Map;
 use tokio::time::{Instant, sleep_until};
@@ -42,6 +42,8 @@ pub(crate) struct Facts {
     /// A shell of the call lives on.
     pub(crate) became_shell: AtomicBool,
     pub(crate) consumption: Consumption,
+    /// What a command had written that did not come to its end.
+    pub(crate) partial: Mutex<Option<CallResult>>,
 }
 
 impl Facts {
@@ -69,6 +71,7 @@ impl Facts {
             begun: AtomicBool::new(resumed),
             became_shell: AtomicBool::new(false),
             consumption: Consumption::default(),
+            partial: Mutex::default(),
             call,
             log,
             how,
@@ -103,6 +106,7 @@ impl Facts {
             runs,
             usage: CallUsage::default(),
             timeout_ms: self.call.timeout_ms,
+            partial: self.partial.lock().unwrap_or_else(PoisonError::into_inner).take(),
         }
     }
 }

@@ -92,6 +92,11 @@ pub(crate) fn start(tenure: &Arc<Tenure>, call: Call, slot: Slot, how: Start) {
     if call.cancel_requested {
         running.cancel.cancel();
     }
+    let (Some(session), Some(fence)) = (tenure.session(call.session_id), Fence::of(&call)) else {
+        // It is found again among the calls of this worker once its session is here.
+        tracing::warn!(call = %call.id, session = %call.session_id, "a call of a session that is not here");
+        return;
+    };
     if tenure.ended.is_cancelled() || !tenure.insert_call(&running) {
         return;
     }
@@ -99,39 +104,36 @@ pub(crate) fn start(tenure: &Arc<Tenure>, call: Call, slot: Slot, how: Start) {
     let tenure_of_task = Arc::clone(tenure);
     tenure.spawn(async move {
         let tenure = tenure_of_task;
-        run(&tenure, &running, call, how).await;
+        let facts = Arc::new(Facts::new(&tenure, &session, &running, call, how, CallLog::new(fence)));
+        run(&facts).await;
         tenure.remove_call(running.id);
         running.over.cancel();
         drop(slot);
     });
 }
 
-async fn run(tenure: &Arc<Tenure>, running: &Arc<RunningCall>, call: Call, how: Start) {
-    let (Some(session), Some(fence)) = (tenure.session(call.session_id), Fence::of(&call)) else {
-        tracing::warn!(call = %call.id, session = %call.session_id, "a call of a session that is not here");
-        return;
-    };
+async fn run(facts: &Arc<Facts>) {
+    let tenure = &facts.tenure;
     let began = Instant::now();
-    let facts = Arc::new(Facts::new(tenure, &session, running, call, how, CallLog::new(fence)));
     let drive = facts.log.drive(tenure);
     tokio::pin!(drive);
     let report = tokio::select! {
         biased;
-        driven = &mut drive => after_drive(&facts, driven, Report::Nothing),
-        report = execute(&facts) => {
+        driven = &mut drive => after_drive(facts, driven, Report::Nothing),
+        report = execute(facts) => {
             facts.log.close();
-            after_drive(&facts, drive.await, report)
+            after_drive(facts, drive.await, report)
         }
     };
     let Report::End(mut outcome) = report else { return };
     outcome.usage = facts.usage(began.elapsed());
     facts.log.end_output(None);
-    if finish(tenure, &facts, *outcome).await {
+    if finish(tenure, facts, *outcome).await {
         if facts.is_forgettable() {
-            forget(tenure, &facts);
+            forget(tenure, facts);
         }
-        if session.row.one_shot {
-            session.wish(SessionWish::End(SessionEnd::because(SessionEndReason::Deleted)));
+        if facts.session.row.one_shot {
+            facts.session.wish(SessionWish::End(SessionEnd::because(SessionEndReason::Deleted)));
         }
     }
 }

@@ -69,6 +69,8 @@ pub(crate) struct Circumstances {
     pub(crate) usage: CallUsage,
     /// The call's timeout.
     pub(crate) timeout_ms: u64,
+    /// What a command that did not come to its end had written.
+    pub(crate) partial: Option<CallResult>,
 }
 
 /// Times that a call is run again because its sandbox went away.
@@ -96,7 +98,8 @@ pub(crate) fn report(execution: Execution, circumstances: Circumstances) -> Repo
         Execution::Panicked => end(panicked(), circumstances.usage),
         Execution::Unanswered => {
             let evidence = json!({"sandbox": "did not answer and was removed"});
-            let ending = ended_by(cause.unwrap_or(Cause::TimedOut), None, evidence, circumstances.timeout_ms);
+            let cause = cause.unwrap_or(Cause::TimedOut);
+            let ending = ended_by(cause, circumstances.partial, evidence, circumstances.timeout_ms);
             end(ending, circumstances.usage)
         }
         Execution::SandboxGone(evidence) => gone(evidence, circumstances),
@@ -229,7 +232,7 @@ fn gone(evidence: Map<String, Value>, circumstances: Circumstances) -> Report {
     let evidence = Value::Object(evidence);
     // What it ran died with the sandbox, and it was to be ended anyway.
     if let Some(cause) = circumstances.cause {
-        return end(ended_by(cause, None, evidence, circumstances.timeout_ms), usage);
+        return end(ended_by(cause, circumstances.partial, evidence, circumstances.timeout_ms), usage);
     }
     let certain = circumstances.effect != Effect::Effectful || !circumstances.may_have_begun;
     if certain && circumstances.runs < RUNS {
@@ -253,7 +256,7 @@ fn gone(evidence: Map<String, Value>, circumstances: Circumstances) -> Report {
     end(
         Ending {
             status: CallStatus::Lost,
-            result: None,
+            result: circumstances.partial,
             error: Some(error),
             ended: CallEnded { reason: EndReason::Lost, evidence, hint: Some(hint) },
         },
@@ -273,6 +276,7 @@ mod tests {
             runs: 0,
             usage: CallUsage::default(),
             timeout_ms: 1_000,
+            partial: Some(CallResult { output: "so far".to_owned(), ..CallResult::default() }),
         }
     }
 
@@ -326,6 +330,7 @@ mod tests {
         let lost =
             outcome(report(Execution::SandboxGone(Map::new()), circumstances(Effect::Effectful, None)));
         assert_eq!((lost.status, lost.ended.reason), (CallStatus::Lost, EndReason::Lost));
+        assert_eq!(lost.result.expect("what was last known").output, "so far");
         let mut not_begun = circumstances(Effect::Effectful, None);
         not_begun.may_have_begun = false;
         assert!(matches!(report(Execution::SandboxGone(Map::new()), not_begun), Report::RunAgain));

@@ -21,7 +21,7 @@ use super::foreground::{Foreground, Went};
 use super::resume::resume_captures;
 use super::{CallPorts, abandoned, context_of, signal};
 use crate::call::{Cause, Start};
-use crate::relay::{Position, Relay};
+use crate::relay::{Limits, Position, Relay};
 use crate::shell::{Followed, RunningShell, follow};
 use crate::tenure::Unwritten;
 
@@ -227,8 +227,7 @@ impl CallPorts {
         self.facts.log.push(EventBody::ShellStarted { shell_id });
         // Only what begins at its first byte can be followed without asking what is stored.
         let followed = if offset == 0 && !self.is_resumed() {
-            let relay =
-                Relay::new(Position::default(), crate::relay::Limits::of_total(domain::limits::OUTPUT_BYTES));
+            let relay = Relay::new(Position::default(), Limits::of_total(session.output_bytes));
             Followed { stream: Some(stream), relay: Some(relay) }
         } else {
             Followed { stream: None, relay: None }

@@ -1,10 +1,11 @@
 //! A command in the foreground: attached to, relayed into the call's events, ended when the call is to end.
 
 use std::pin::Pin;
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use domain::StreamName;
-use domain::limits::{KILL_GRACE_MS, OUTPUT_BYTES};
+use domain::limits::KILL_GRACE_MS;
+use domain::{CallResult, StreamName};
 use futures_util::future::BoxFuture;
 use sandbox::protocol::{ExecAttached, ExecExit, ExecRequest, ExecSpec, KillRequest, OperationKey};
 use sandbox::{ExecEvent, ExecStream, LinkError};
@@ -34,8 +35,32 @@ pub(super) struct Foreground<'a> {
     began: Option<Instant>,
     captures: [Capture; 2],
     killing: Option<BoxFuture<'a, ()>>,
+    is_over: bool,
     /// Bytes dropped from the middle of the log, once it ended.
     pub(super) dropped: u64,
+}
+
+impl Drop for Foreground<'_> {
+    /// A command that did not come to its end leaves behind what it had written.
+    fn drop(&mut self) {
+        if self.began.is_none() || self.is_over {
+            return;
+        }
+        let (stdout, stderr) = self.captured();
+        let output = [("", &stdout), ("[stderr]\n", &stderr)]
+            .into_iter()
+            .filter(|(_, captured)| captured.total_bytes > 0)
+            .map(|(title, captured)| {
+                let gap = if captured.tail.is_empty() { "" } else { "\n[…]\n" };
+                let (head, tail) =
+                    (String::from_utf8_lossy(&captured.head), String::from_utf8_lossy(&captured.tail));
+                format!("{title}{head}{gap}{tail}")
+            })
+            .collect::<Vec<_>>()
+            .join("\n");
+        let partial = CallResult { is_error: true, output, ..CallResult::default() };
+        *self.ports.facts.partial.lock().unwrap_or_else(PoisonError::into_inner) = Some(partial);
+    }
 }
 
 impl<'a> Foreground<'a> {
@@ -49,6 +74,7 @@ impl<'a> Foreground<'a> {
             began: None,
             captures: [Capture::new(budget), Capture::new(budget)],
             killing: None,
+            is_over: false,
             dropped: 0,
         }
     }
@@ -59,8 +85,9 @@ impl<'a> Foreground<'a> {
     }
 
     /// The stream, for a shell that goes on with it.
-    pub(super) fn into_stream(self) -> Option<ExecStream> {
-        self.stream
+    pub(super) fn into_stream(mut self) -> Option<ExecStream> {
+        self.is_over = true;
+        self.stream.take()
     }
 
     /// Runs the command until it ends, or until it has run for so long.
@@ -147,6 +174,7 @@ impl<'a> Foreground<'a> {
                 Ok(None)
             }
             ExecEvent::Exited(exit) => {
+                self.is_over = true;
                 let base = facts.log.base();
                 self.dropped = facts.log.end_output(Some((exit.stdout_bytes, exit.stderr_bytes)));
                 self.captures[0].set_total(base.stdout + exit.stdout_bytes);
@@ -163,7 +191,7 @@ impl<'a> Foreground<'a> {
         let running = Duration::from_millis(attached.running_ms);
         self.began = Some(Instant::now().checked_sub(running).unwrap_or_else(Instant::now));
         let owner = OutputOwner::Call(facts.call.id);
-        let limits = Limits::of_total(OUTPUT_BYTES);
+        let limits = Limits::of_total(facts.session.output_bytes);
         let base = facts.log.end();
         let refused = |unwritten| self.ports.unwritten(unwritten);
         let relay = if self.ports.is_resumed() {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use domain::policy::EffectiveLimits;
 use domain::{Session, SessionId, ShellId, TenantId};
 use sandbox::Sandbox;
 use serde_json::{Map, Value};
@@ -58,6 +59,8 @@ pub(crate) struct OwnedSession {
     pub(crate) row: Session,
     /// Shells that may run in it.
     pub(crate) shell_limit: u32,
+    /// Bytes of output that are kept of each call and shell.
+    pub(crate) output_bytes: u64,
     phase: watch::Sender<Phase>,
     wish: Mutex<Option<SessionWish>>,
     /// Latest reset that was taken up.
@@ -72,13 +75,14 @@ pub(crate) struct OwnedSession {
 
 impl OwnedSession {
     /// `None` for a row without an owner.
-    pub(crate) fn new(row: Session, shell_limit: u32) -> Option<Arc<Self>> {
+    pub(crate) fn new(row: Session, limits: &EffectiveLimits) -> Option<Arc<Self>> {
         let fence = SessionFence::of(&row)?;
         Some(Arc::new(Self {
             id: row.id,
             tenant_id: row.tenant_id,
             fence,
-            shell_limit,
+            shell_limit: limits.session_shells,
+            output_bytes: limits.output_bytes,
             phase: watch::Sender::new(Phase::Starting),
             wish: Mutex::default(),
             reset: AtomicU32::new(row.reset_done),
