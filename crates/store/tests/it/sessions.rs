@@ -206,9 +206,8 @@ async fn a_shell_s_log_grows_once_and_can_be_read_from_anywhere() -> Result<()> 
     let session = running_session(&store, &context, worker).await?;
     let fence = SessionFence::of(&session).context("assigned")?;
     let call = started(&store, &context, session.id, worker).await?;
-    let mut writing = Fence::of(&call).context("started")?;
-    let appended = store.append_events(&writing, Announce::Started, vec![output(0, b"before ")]).await?;
-    writing.after_seq = appended.last_seq;
+    let writing = Fence::of(&call).context("started")?;
+    store.append_events(&writing, Announce::Started, vec![output(0, b"before ")]).await?;
     let new = NewShell {
         id: store.clock().new_id(),
         call_id: call.id,
