@@ -13,7 +13,8 @@ use crate::problem::{FieldCode, Problem};
 use crate::service::calls::{self, Target};
 use crate::service::sessions;
 use crate::state::ApiState;
-use crate::wire::calls::{BatchItem, BatchOutcome, CallView, SubmitBatch, SubmitCall};
+use crate::wire::calls::CallView;
+use crate::wire::submissions::{BatchItem, BatchOutcome, SubmitBatch, SubmitCall};
 
 impl Input for SubmitBatch {
     fn check(&self, checks: &mut Checks) {

@@ -19,8 +19,9 @@ use crate::service::events;
 use crate::service::sessions::Replay;
 use crate::sse::{self, Asked};
 use crate::state::ApiState;
-use crate::wire::calls::{CallView, OneShotCall, SubmitCall};
+use crate::wire::calls::CallView;
 use crate::wire::lists::List;
+use crate::wire::submissions::{OneShotCall, SubmitCall};
 
 impl Input for SubmitCall {
     fn check(&self, checks: &mut Checks) {

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 use crate::service::access::unauthenticated;
 use crate::signature::StreamToken;
 use crate::state::ApiState;
-use crate::wire::calls::{CreateStreamUrl, StreamUrl};
+use crate::wire::stream_urls::{CreateStreamUrl, StreamUrl};
 
 impl Input for CreateStreamUrl {
     const OPTIONAL: bool = true;

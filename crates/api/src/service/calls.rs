@@ -24,8 +24,8 @@ use super::sessions::Replay;
 use super::{policies, refusal, sessions, tools as catalogue};
 use crate::problem::{FieldCode, Problem};
 use crate::state::ApiState;
-use crate::wire::calls::SubmitCall;
 use crate::wire::sessions::CreateSession;
+use crate::wire::submissions::SubmitCall;
 
 /// Where a call is to run.
 pub(crate) enum Target {

@@ -4,7 +4,8 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::calls::{CallEnded, CallError, CallResult, CallStatus, CallUsage};
+use super::calls::CallStatus;
+use super::results::{CallEnded, CallError, CallResult, CallUsage};
 
 /// Which of a command's streams.
 #[derive(Debug, Clone, Copy, ToSchema, Serialize)]

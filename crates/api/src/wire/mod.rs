@@ -19,8 +19,11 @@ pub mod keys;
 pub mod lists;
 pub mod policies;
 pub mod problems;
+pub mod results;
 pub mod sessions;
 pub mod shells;
+pub mod stream_urls;
+pub mod submissions;
 pub mod tenants;
 pub mod tools;
 
