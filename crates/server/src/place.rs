@@ -91,6 +91,20 @@ impl Place {
         }
     }
 
+    /// Forgets a small text, if there is one.
+    ///
+    /// # Errors
+    /// When it is there and cannot be removed.
+    pub fn forget(&self, name: &str) -> Result<()> {
+        let path = self.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Keeps a small text that only this user may read.
     ///
     /// # Errors

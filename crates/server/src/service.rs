@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use api::{ApiState, ReadinessCheck};
-use domain::WorkerId;
 use domain::dispatch::{Dispatch, NoDispatch};
 use prometheus::Registry;
+use sandbox::Sandboxes;
 use store::Store;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -149,10 +149,10 @@ impl Service {
         self.metrics_address
     }
 
-    /// The worker in this process.
+    /// The sandboxes of the worker in this process.
     #[must_use]
-    pub fn worker_id(&self) -> Option<WorkerId> {
-        self.worker.as_ref().and_then(|worker| worker.dispatch().worker_for_new_session())
+    pub fn sandboxes(&self) -> Option<Sandboxes> {
+        self.worker.as_ref().map(|worker| worker.sandboxes().clone())
     }
 
     /// The database.

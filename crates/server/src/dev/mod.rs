@@ -2,10 +2,11 @@
 
 mod agent;
 mod demo;
+mod leftovers;
 mod settings;
 
 use anyhow::{Context, Result, bail};
-use domain::{OperatorContext, Principal, Scope, WorkerId};
+use domain::{OperatorContext, Principal, Scope};
 use store::{Authenticated, NewKey, NewTenant, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +22,8 @@ pub const FIRST_STEPS: &str = include_str!("first_steps.sh");
 
 const DEMO_TENANT: &str = "demo";
 const DEMO_KEY: &str = "demo-key";
-const LAST_WORKER: &str = "last-worker";
+/// There while a run is, and after one that was killed.
+const RUNNING: &str = "running";
 
 /// Starts all of it, and returns once it was asked to stop and has cleared away what it made.
 ///
@@ -59,11 +61,13 @@ async fn serve(
     stop: &CancellationToken,
 ) -> Result<()> {
     wiring::migrate(config).await?;
-    forget_last_worker(config, place).await?;
-    let service = Service::start(config, Parts::ApiAndWorker, stop.clone()).await?;
-    if let Some(worker) = service.worker_id() {
-        place.write_private(LAST_WORKER, &worker.to_string())?;
-    }
+    let killed = place.read(RUNNING)?.is_some();
+    place.write_private(RUNNING, &std::process::id().to_string())?;
+    // Not the user's token: what a killed run left is cleared away before the worker is told to end.
+    let end = CancellationToken::new();
+    let service = Service::start(config, Parts::ApiAndWorker, end.clone()).await?;
+    let clearing =
+        service.sandboxes().filter(|_| killed).map(|sandboxes| tokio::spawn(leftovers::clear(sandboxes)));
     let shown = tokio::select! {
         shown = show(config, arguments, place, &service) => shown,
         () = stop.cancelled() => Ok(()),
@@ -72,26 +76,14 @@ async fn serve(
         Ok(()) => wait(cluster, &service, stop).await,
         Err(error) => Err(error),
     };
-    if stop.is_cancelled() {
-        println!("\nStopping: ending sessions and removing their sandboxes …");
+    println!("\nStopping: ending sessions and removing their sandboxes …");
+    if let Some(clearing) = clearing {
+        clearing.await.context("clearing away what a killed run left broke")?;
     }
-    stop.cancel();
+    end.cancel();
     service.stopped().await?;
+    place.forget(RUNNING)?;
     waited
-}
-
-/// A run that was killed cannot have a living worker, as we hold its folder: its sessions are ours at once.
-async fn forget_last_worker(config: &Config, place: &Place) -> Result<()> {
-    let Some(worker) = place.read(LAST_WORKER)?.and_then(|id| id.parse::<WorkerId>().ok()) else {
-        return Ok(());
-    };
-    let store = wiring::store(config, &prometheus::Registry::new()).await?;
-    let forgotten = store.deregister_worker(worker).await;
-    store.close().await;
-    match forgotten {
-        Ok(()) | Err(StoreError::NotFound { .. } | StoreError::Stale { .. }) => Ok(()),
-        Err(error) => Err(error).context("cannot clear what an earlier run left"),
-    }
 }
 
 async fn show(config: &Config, arguments: &DevArgs, place: &Place, service: &Service) -> Result<()> {
