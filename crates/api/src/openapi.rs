@@ -70,7 +70,7 @@ Unknown fields are refused. Lists have `limit` and `cursor`. Every response has 
 /// A parameter that is not given is left out; none is null.
 fn tighten_parameters(document: &mut Value) {
     for operation in operations(document) {
-        for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+        for parameter in parts(operation, "parameters") {
             if let Some(Value::Array(kinds)) = parameter["schema"].get_mut("type") {
                 kinds.retain(|kind| kind != "null");
                 if let [only] = kinds.as_slice() {
@@ -79,6 +79,11 @@ fn tighten_parameters(document: &mut Value) {
             }
         }
     }
+}
+
+/// The items of a field that may be absent. (Indexing a mutable value would put a null there.)
+fn parts<'a>(value: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
+    value.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
@@ -90,7 +95,7 @@ fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
 fn require_what_is_always_there(document: &mut Value) {
     let mut asked = Vec::new();
     for operation in operations(document) {
-        references(&operation["requestBody"], &mut asked);
+        operation.get("requestBody").map_or((), |body| references(body, &mut asked));
     }
     let schemas = document["components"]["schemas"].clone();
     let mut seen = 0;
@@ -101,7 +106,7 @@ fn require_what_is_always_there(document: &mut Value) {
     let answered = document["components"]["schemas"].as_object_mut().into_iter().flatten();
     for (_, schema) in answered.filter(|(name, _)| !asked.contains(name) && *name != "CallEvent") {
         require_nullable(schema);
-        for part in schema["allOf"].as_array_mut().into_iter().flatten() {
+        for part in parts(schema, "allOf") {
             require_nullable(part);
         }
     }
@@ -114,7 +119,8 @@ fn require_nullable(schema: &mut Value) {
         let kinds = property["type"].as_array().is_some_and(|kinds| kinds.contains(&null));
         kinds || property["oneOf"].as_array().into_iter().flatten().any(|choice| choice["type"] == null)
     };
-    let mut required: Vec<Value> = schema["required"].as_array().cloned().unwrap_or_default();
+    let mut required: Vec<Value> =
+        schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     for (name, _) in properties.iter().filter(|(_, property)| nullable(property)) {
         if !required.contains(&name.as_str().into()) {
             required.push(name.as_str().into());

@@ -51,7 +51,9 @@ fn problem_of(response: &mut Response) -> Option<Problem> {
         return Some(problem);
     }
     let status = response.status();
-    let ours = response.headers().get(CONTENT_TYPE) == Some(&PROBLEM_JSON);
+    // The framework answers in text; JSON is a handler's own answer (that it is not ready, say).
+    let kind = response.headers().get(CONTENT_TYPE);
+    let ours = kind.is_some_and(|kind| kind == PROBLEM_JSON || kind == "application/json");
     if ours || !(status.is_client_error() || status.is_server_error()) {
         return None;
     }

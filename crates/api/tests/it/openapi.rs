@@ -34,6 +34,20 @@ fn every_reference_leads_somewhere() {
     }
 }
 
+#[test]
+fn nothing_in_the_document_is_null() {
+    fn look(value: &Value, at: &str) {
+        match value {
+            Value::Object(fields) => {
+                fields.iter().for_each(|(name, field)| look(field, &format!("{at}/{name}")))
+            }
+            Value::Array(items) => items.iter().for_each(|item| look(item, at)),
+            other => assert!(!other.is_null() || at.contains("/default") || at.contains("/example"), "{at}"),
+        }
+    }
+    look(&api::openapi(), "");
+}
+
 fn collect(value: &Value, into: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
