@@ -29,19 +29,6 @@ pub fn containers(installation: &str) -> Result<Vec<String>> {
     Ok(docker(&["ps", "-aq", "--no-trunc", "--filter", &filter])?.lines().map(str::to_owned).collect())
 }
 
-/// Ids of an installation's containers that have a file of this name and content in the workspace: a session's own.
-///
-/// # Errors
-/// When the engine does not answer.
-pub fn container_with(installation: &str, file: &str) -> Result<String> {
-    for container in containers(installation)? {
-        if docker(&["exec", &container, "test", "-e", &format!("/workspace/{file}")]).is_ok() {
-            return Ok(container);
-        }
-    }
-    anyhow::bail!("no container of {installation} has the file {file}")
-}
-
 /// Names of an installation's volumes.
 ///
 /// # Errors

@@ -80,7 +80,7 @@ async fn tenants_do_not_see_each_other() {
         let (ours, theirs) = (host.tenant("ours")?.client, host.tenant("theirs")?.client);
         let session = theirs.session(json!({})).await?;
         let call = id_of(&theirs.bash(&session, "echo secret").await?)?;
-        let nobody = "sess_06b2m8j0v5x3t9q7k1h4c8n2ra";
+        let nobody = "sess_06b2m8j0v5x3t9q7k1h4c8n2rg";
         let mine = ours.get(&format!("/v1/sessions/{session}")).await?.problem(404, "not_found")?;
         let none = ours.get(&format!("/v1/sessions/{nobody}")).await?.problem(404, "not_found")?;
         let without = |mut problem: Value| {

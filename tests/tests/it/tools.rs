@@ -87,7 +87,7 @@ async fn shells_live_beyond_their_call_and_answer() {
             refused(&client, &session, "bash_input", json!({"shell_id": shell, "stdin": "x"})).await?
                 == "shell_ended"
         );
-        let nowhere = "shell_06b2m8j0v5x3t9q7k1h4c8n2ra";
+        let nowhere = "shell_06b2m8j0v5x3t9q7k1h4c8n2rg";
         let code = refused(&client, &session, "bash_output", json!({"shell_id": nowhere})).await?;
         ensure!(code == "shell_not_found", "{code}");
         Ok(())
@@ -244,7 +244,7 @@ async fn file_tools_refuse_with_a_code() {
 async fn the_catalogue_describes_them_in_every_dialect() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;
-        let listed = client.get("/v1/tools?limit=100").await?.expect(200)?;
+        let listed = client.get("/v1/tools").await?.expect(200)?;
         let mut names: Vec<_> = listed["data"]
             .as_array()
             .context("data")?
