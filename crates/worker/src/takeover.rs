@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{CallId, CallStatus};
+use domain::{CallId, CallStatus, SessionId};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::call::{Start, start};
@@ -52,6 +52,7 @@ async fn take_over(tenure: &Arc<Tenure>) -> store::Result<()> {
     tenure.metrics().takeovers.inc_by(taken.sessions.len() as u64);
     let generations: HashMap<_, _> =
         taken.sessions.iter().map(|session| (session.id, session.generation)).collect();
+    let session_ids: Vec<_> = taken.sessions.iter().map(|session| session.id).collect();
     for session in taken.sessions {
         // A session that cannot be taken in now is found among the worker's own by the next look.
         if let Err(error) = take_in(tenure, session, Begin::TakenOver).await {
@@ -65,7 +66,25 @@ async fn take_over(tenure: &Arc<Tenure>) -> store::Result<()> {
         let generation = generations.get(&call.session_id).copied();
         resume(tenure, call, generation);
     }
+    if !taken.quarantined.is_empty() {
+        tenure.spawn(end_quarantined(Arc::clone(tenure), session_ids, taken.quarantined));
+    }
     Ok(())
+}
+
+/// What calls ran that are not tried again is ended, in whichever of the sandboxes it runs.
+async fn end_quarantined(tenure: Arc<Tenure>, sessions: Vec<SessionId>, calls: Vec<CallId>) {
+    for session in sessions.into_iter().filter_map(|id| tenure.session(id)) {
+        let serving = tokio::select! {
+            () = tenure.ended.cancelled() => return,
+            serving = session.serving() => serving,
+        };
+        let Ok(serving) = serving else { continue };
+        for call in &calls {
+            // What is missed here, the sweep of journals finds.
+            let _ = serving.sandbox.agent().forget(&call.to_string()).await;
+        }
+    }
 }
 
 fn resume(tenure: &Arc<Tenure>, call: domain::Call, generation: Option<u32>) {
