@@ -1,6 +1,6 @@
 //! HTTP and SSE over one service layer.
 //!
-//! Faces ([`http`]) know HTTP and call `service`; `service` knows the catalogue, policy and the store, and no HTTP; `wire` has the
+//! Faces (`http`) know HTTP and call `service`; `service` knows the catalogue, policy and the store, and no HTTP; `wire` has the
 //! shapes that clients see. Nothing here knows containers or runs a tool.
 
 mod config;

@@ -8,7 +8,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::wire::events::CallEvent;
 use crate::wire::problems::ProblemView;
-use crate::wire::tools::ToolView;
+use crate::wire::tools::{ToolFormat, ToolView};
 
 /// The document of this build: what `toolhost openapi` prints and `/openapi.json` serves.
 #[must_use]
@@ -54,6 +54,7 @@ pub(crate) fn base() -> OpenApi {
     add::<ProblemView>(&mut schemas);
     add::<CallEvent>(&mut schemas);
     add::<ToolView>(&mut schemas);
+    add::<ToolFormat>(&mut schemas);
     components.schemas.extend(schemas);
     OpenApiBuilder::new().info(info).components(Some(components)).build()
 }
@@ -67,15 +68,40 @@ const ABOUT: &str = "Runs tool calls for AI agents: each session has a sandbox o
 a call is numbered, stored and can be read again.\n\nRefusals are problems (RFC 9457) with a `code` from a closed list; see `/problems`. \
 Unknown fields are refused. Lists have `limit` and `cursor`. Every response has `X-Request-Id`.";
 
-/// A parameter that is not given is left out; none is null.
+/// Operations whose body may be left out.
+const OPTIONAL_BODY: &[&str] = &["create_session", "reset_session", "cancel_call", "create_stream_url"];
+
+/// Prefixes of the ids that parameters are.
+const IDS: &[(&str, &str)] = &[
+    ("session_id", "sess"),
+    ("call_id", "call"),
+    ("shell_id", "shell"),
+    ("tenant_id", "ten"),
+    ("key_id", "key"),
+];
+
+/// A parameter that is not given is left out, none is null; ids have their form; and some bodies may be left out.
 fn tighten_parameters(document: &mut Value) {
+    let null = Value::from("null");
     for operation in operations(document) {
+        let optional = operation["operationId"].as_str().is_some_and(|id| OPTIONAL_BODY.contains(&id));
+        if optional && let Some(body) = operation.get_mut("requestBody") {
+            body["required"] = false.into();
+        }
         for parameter in parts(operation, "parameters") {
-            if let Some(Value::Array(kinds)) = parameter["schema"].get_mut("type") {
-                kinds.retain(|kind| kind != "null");
-                if let [only] = kinds.as_slice() {
-                    parameter["schema"]["type"] = only.clone();
-                }
+            let prefix = IDS.iter().find(|(name, _)| parameter["name"] == *name).map(|(_, prefix)| *prefix);
+            let Some(schema) = parameter.get_mut("schema") else { continue };
+            let only =
+                parts(schema, "oneOf").find(|choice| choice.get("type") != Some(&null)).map(std::mem::take);
+            if let Some(only) = only {
+                *schema = only;
+            }
+            let kind = parts(schema, "type").find(|kind| **kind != null).map(std::mem::take);
+            if let Some(kind) = kind {
+                schema["type"] = kind;
+            }
+            if let Some(prefix) = prefix {
+                schema["pattern"] = format!("^{prefix}_[0-9a-hjkmnp-tv-z]{{25}}[048cgmrw]$").into();
             }
         }
     }
@@ -95,7 +121,9 @@ fn operations(document: &mut Value) -> impl Iterator<Item = &mut Value> {
 fn require_what_is_always_there(document: &mut Value) {
     let mut asked = Vec::new();
     for operation in operations(document) {
-        operation.get("requestBody").map_or((), |body| references(body, &mut asked));
+        if let Some(body) = operation.get("requestBody") {
+            references(body, &mut asked);
+        }
     }
     let schemas = document["components"]["schemas"].clone();
     let mut seen = 0;

@@ -34,7 +34,7 @@ impl Input for SubmitBatch {
 #[utoipa::path(post, path = "/v1/sessions/{session_id}/calls/batch", tag = "calls", security(("bearer" = ["calls:write"])),
     params(
         ("session_id" = String, Path, description = "The session."),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key and body give the same calls."),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$", description = "The same key and body give the same calls."),
     ),
     request_body = SubmitBatch,
     responses((status = 200, description = "What became of each call.", body = BatchOutcome)))]

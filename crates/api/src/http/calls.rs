@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use domain::{CallId, CallStatus, Code, SessionId, TenantContext};
+use domain::{CallId, Code, SessionId, TenantContext};
 use store::CallFilter;
 
 use super::accept::{Form, form};
@@ -19,7 +19,8 @@ use crate::service::events;
 use crate::service::sessions::Replay;
 use crate::sse::{self, Asked};
 use crate::state::ApiState;
-use crate::wire::calls::CallView;
+use crate::wire::Time;
+use crate::wire::calls::{CallStatus, CallView};
 use crate::wire::lists::List;
 use crate::wire::submissions::{OneShotCall, SubmitCall};
 
@@ -43,7 +44,7 @@ impl Input for OneShotCall {
 #[utoipa::path(post, path = "/v1/sessions/{session_id}/calls", tag = "calls", security(("bearer" = ["calls:write"])),
     params(
         ("session_id" = String, Path, description = "The session."),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key and body give the same call."),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$", description = "The same key and body give the same call."),
     ),
     request_body = SubmitCall,
     responses(
@@ -74,7 +75,7 @@ pub(crate) async fn submit_call(
 ///
 /// The session is made for this call and ends with it.
 #[utoipa::path(post, path = "/v1/calls", tag = "calls", security(("bearer" = ["calls:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and body give the same call.")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$", description = "The same key and body give the same call.")),
     request_body = OneShotCall,
     responses(
         (status = 200, description = "The call has ended; or its events, when they were asked for.",
@@ -188,10 +189,10 @@ pub(crate) async fn cancel_call(
 #[utoipa::path(get, path = "/v1/calls", tag = "calls", security(("bearer" = ["calls:read"])),
     params(
         ("session_id" = Option<String>, Query, description = "Only calls of this session."),
-        ("status" = Option<Vec<String>>, Query, description = "Statuses; several with commas."),
+        ("status" = Option<Vec<CallStatus>>, Query, description = "Statuses; several with commas."),
         ("tool" = Option<String>, Query, description = "Only calls of this tool, by its own name."),
-        ("created_after" = Option<String>, Query, description = "Admitted at or after this time (RFC 3339)."),
-        ("created_before" = Option<String>, Query, description = "Admitted before this time (RFC 3339)."),
+        ("created_after" = Option<Time>, Query, description = "Admitted at or after this time (RFC 3339)."),
+        ("created_before" = Option<Time>, Query, description = "Admitted before this time (RFC 3339)."),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Items of the page, 1 to 100; 20 when left out."),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before, with the same filter."),
     ),
@@ -211,10 +212,10 @@ pub(crate) async fn list_calls(
 #[utoipa::path(get, path = "/v1/sessions/{session_id}/calls", tag = "calls", security(("bearer" = ["calls:read"])),
     params(
         ("session_id" = String, Path, description = "The session."),
-        ("status" = Option<Vec<String>>, Query, description = "Statuses; several with commas."),
+        ("status" = Option<Vec<CallStatus>>, Query, description = "Statuses; several with commas."),
         ("tool" = Option<String>, Query, description = "Only calls of this tool, by its own name."),
-        ("created_after" = Option<String>, Query, description = "Admitted at or after this time (RFC 3339)."),
-        ("created_before" = Option<String>, Query, description = "Admitted before this time (RFC 3339)."),
+        ("created_after" = Option<Time>, Query, description = "Admitted at or after this time (RFC 3339)."),
+        ("created_before" = Option<Time>, Query, description = "Admitted before this time (RFC 3339)."),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Items of the page, 1 to 100; 20 when left out."),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before, with the same filter."),
     ),
@@ -235,7 +236,7 @@ async fn list(
     session_id: Option<SessionId>,
     mut params: Params,
 ) -> Result<axum::Json<List<CallView>>, Problem> {
-    let status = |text: &str| text.parse::<CallStatus>().ok();
+    let status = |text: &str| text.parse::<domain::CallStatus>().ok();
     let filter = CallFilter {
         session_id,
         status: params.parse_all("status", "must be statuses of calls", status)?,

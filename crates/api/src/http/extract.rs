@@ -123,6 +123,8 @@ impl IdempotencyKey {
     ) -> Option<Idempotency> {
         let mut request = raw.clone();
         if let Value::Object(fields) = &mut request {
+            // How long this request waits is no part of what is created.
+            fields.remove("wait_ms");
             fields.extend(also.iter().map(|(name, value)| ((*name).to_owned(), value.clone().into())));
         }
         self.0.as_ref().map(|key| Idempotency::of(operation, key, &request))
@@ -151,16 +153,17 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let mut keys = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
         let Some(key) = keys.next() else { return Ok(Self(None)) };
-        let key = key.to_str().ok().map(str::trim).filter(|key| {
+        let key = key.to_str().ok().filter(|key| {
             (1..=limits::IDEMPOTENCY_KEY_BYTES).contains(&key.len())
-                && key.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+                && key.bytes().all(|byte| byte.is_ascii_graphic())
         });
         match (key, keys.next()) {
             (Some(key), None) => Ok(Self(Some(key.to_owned()))),
             _ => {
                 let most = limits::IDEMPOTENCY_KEY_BYTES;
-                let detail =
-                    format!("Idempotency-Key must be one value of 1 to {most} visible ASCII characters.");
+                let detail = format!(
+                    "Idempotency-Key must be one value of 1 to {most} visible ASCII characters without spaces."
+                );
                 Err(Problem::new(Code::InvalidRequest, detail))
             }
         }

@@ -94,3 +94,16 @@ pub(crate) struct Bounds {
     pub(crate) requests: std::sync::Arc<tokio::sync::Semaphore>,
     pub(crate) longest: std::time::Duration,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_tells_the_client_nothing() {
+        let response = panicked(Box::new("secret: 42".to_owned()));
+        let problem = response.extensions().get::<Problem>().expect("a problem");
+        assert_eq!(problem.code, Code::Internal);
+        assert!(!format!("{problem:?}").contains("secret"));
+    }
+}

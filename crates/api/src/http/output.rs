@@ -26,7 +26,7 @@ const RANGE_BYTES: u64 = 4 * STRETCH_BYTES;
 #[utoipa::path(get, path = "/v1/calls/{call_id}/output", tag = "calls", security(("bearer" = ["calls:read"])),
     params(
         ("call_id" = String, Path, description = "The call."),
-        ("stream" = Option<String>, Query, description = "`stdout` (when left out) or `stderr`."),
+        ("stream" = Option<crate::wire::events::StreamName>, Query, description = "`stdout` (when left out) or `stderr`."),
         ("Range" = Option<String>, Header, description = "One range of bytes."),
     ),
     responses(

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use domain::{Session, SessionId, SessionStatus};
+use domain::{Session, SessionId};
 use serde::Deserialize;
 use store::SessionFilter;
 use utoipa::ToSchema;
@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::service::sessions::{self, Replay};
 use crate::state::ApiState;
 use crate::wire::lists::List;
-use crate::wire::sessions::{CreateSession, PatchSession, SessionView};
+use crate::wire::sessions::{CreateSession, PatchSession, SessionStatus, SessionView};
 
 /// Says that an answer was given before.
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -48,7 +48,7 @@ impl Input for Nothing {
 ///
 /// The session starts in the background: calls are accepted at once and wait for it.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", security(("bearer" = ["sessions:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key and body give the same session.")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$", description = "The same key and body give the same session.")),
     request_body(content = CreateSession, description = "What the session is to be."),
     responses((status = 201, description = "The session.", body = SessionView,
         headers(("Location" = String, description = "The session."),
@@ -74,7 +74,7 @@ pub(crate) async fn create_session(
 /// Newest first. Filter by status and by labels: `?status=running&metadata.job=42`.
 #[utoipa::path(get, path = "/v1/sessions", tag = "sessions", security(("bearer" = ["sessions:read"])),
     params(
-        ("status" = Option<Vec<String>>, Query, description = "`starting`, `running`, `ended`; several with commas."),
+        ("status" = Option<Vec<SessionStatus>>, Query, description = "`starting`, `running`, `ended`; several with commas."),
         ("metadata.{key}" = Option<String>, Query, description = "Only sessions with this label; may be given for several labels."),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 100, description = "Items of the page, 1 to 100; 20 when left out."),
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before, with the same filter."),
@@ -138,7 +138,7 @@ pub(crate) async fn delete_session(
     Id(id): Id<SessionId>,
 ) -> Result<impl IntoResponse, Problem> {
     let session = sessions::end(&state, &context, id).await?;
-    let over = session.status == SessionStatus::Ended;
+    let over = session.status == domain::SessionStatus::Ended;
     Ok((if over { StatusCode::OK } else { StatusCode::ACCEPTED }, view(session)))
 }
 
@@ -163,7 +163,8 @@ fn view(session: Session) -> axum::Json<SessionView> {
     axum::Json(session.into())
 }
 
-fn status(text: &str) -> Option<SessionStatus> {
+fn status(text: &str) -> Option<domain::SessionStatus> {
+    use domain::SessionStatus;
     [SessionStatus::Starting, SessionStatus::Running, SessionStatus::Ended]
         .into_iter()
         .find(|status| status.as_str() == text)

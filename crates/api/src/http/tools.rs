@@ -11,14 +11,14 @@ use crate::problem::Problem;
 use crate::service::tools;
 use crate::state::ApiState;
 use crate::wire::lists::List;
-use crate::wire::tools::{ToolList, ToolView, ToolkitView};
+use crate::wire::tools::{ToolFormat, ToolList, ToolView, ToolkitView};
 
 /// List tools
 ///
 /// The tools that the caller's policy allows: as `Tool` objects, or in the native form of a model provider or of MCP.
 #[utoipa::path(get, path = "/v1/tools", tag = "tools", security(("bearer" = ["tools:read"])),
     params(
-        ("format" = Option<String>, Query, description = "`openai`, `anthropic` or `mcp`; `Tool` objects when left out."),
+        ("format" = Option<ToolFormat>, Query, description = "`openai`, `anthropic` or `mcp`; `Tool` objects when left out."),
         ("toolkit" = Option<String>, Query, description = "Only tools of this toolkit."),
         ("q" = Option<String>, Query, description = "Only tools with all of these words in name, aliases, title or description."),
     ),

@@ -159,6 +159,7 @@ fn as_decision(decision: Decision) -> CallDecision {
 /// From a free slot to a running or queued call. Must run to its end.
 async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, Problem> {
     let tenant_id = admission.context.tenant_id();
+    let brings_session = matches!(admission.session, AdmitSession::OneShot(_));
     let reservation = match (&admission.session, &admission.decision, admission.call.after_call_id) {
         (AdmitSession::Existing(id), CallDecision::Allowed, None) => state.dispatch.reserve(tenant_id, *id),
         _ => None,
@@ -180,7 +181,9 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
         }
         Admitted::Queued(call, place) => {
             drop(reservation);
-            state.dispatch.session_changed(call.session_id);
+            if brings_session {
+                state.dispatch.session_changed(call.session_id);
+            }
             state.dispatch.queued(call.session_id);
             Ok(submitted(call, Some(place), Replay::First))
         }

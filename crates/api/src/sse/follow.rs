@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::encode;
 use super::outlet::{Closed, Outlet, outlet};
 use super::pulse::{Beat, Pulse};
-use super::streams::StreamPermit;
 use crate::problem::Problem;
 use crate::service::access::{self, Credential};
 use crate::state::ApiState;
@@ -92,11 +91,11 @@ pub(crate) fn open<S: Source>(
         return Err(Problem::new(Code::ShuttingDown, "This process is shutting down. Connect again."));
     }
     let permit = state.streams.open(asked.context.tenant_id())?;
-    let (outlet, body) = outlet(&state.config.streams);
+    let (outlet, body) = outlet(&state.config.streams, permit);
     if asked.method != Method::HEAD {
         let pulse = Pulse::new(&state.config.streams);
         let credential = asked.credential;
-        let follower = Follower { state: state.clone(), credential, source, outlet, pulse, _permit: permit };
+        let follower = Follower { state: state.clone(), credential, source, outlet, pulse };
         tokio::spawn(follower.run(first));
     }
     Ok(super::response(body, resumed_from))
@@ -108,7 +107,6 @@ struct Follower<S> {
     source: S,
     outlet: Outlet,
     pulse: Pulse,
-    _permit: StreamPermit,
 }
 
 /// How a step of a stream ended.

@@ -43,18 +43,19 @@ pub(crate) enum Closed {
     Stalled,
 }
 
-/// An outlet and the body of the response that it fills.
-pub(crate) fn outlet(config: &StreamConfig) -> (Outlet, Body) {
+/// An outlet and the body of the response that it fills. `held` is dropped with the body: a reader that is no longer fed, but
+/// keeps its connection, still counts.
+pub(crate) fn outlet(config: &StreamConfig, held: impl Send + 'static) -> (Outlet, Body) {
     let (sender, receiver) = mpsc::unbounded_channel::<Frame>();
     let taken = Arc::new(AtomicU64::new(0));
     let counter = taken.clone();
-    let frames = stream::unfold(receiver, move |mut receiver| {
+    let frames = stream::unfold((receiver, held), move |(mut receiver, held)| {
         let counter = counter.clone();
         async move {
             let Frame { bytes, room } = receiver.recv().await?;
             counter.fetch_add(1, Ordering::Relaxed);
             drop(room);
-            Some((Ok::<_, std::convert::Infallible>(bytes), receiver))
+            Some((Ok::<_, std::convert::Infallible>(bytes), (receiver, held)))
         }
     });
     let outlet = Outlet {
@@ -122,7 +123,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_takes_nothing_is_noticed_and_one_that_is_slow_is_not() {
-        let (mut outlet, mut body) = outlet(&config());
+        let (mut outlet, mut body) = outlet(&config(), ());
         outlet.send(Bytes::from_static(b"1234567")).await.expect("room");
         let slow = tokio::spawn(async move {
             sleep(Duration::from_secs(29)).await;
@@ -139,7 +140,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_frame_above_the_budget_goes_alone_and_whole() {
-        let (mut outlet, mut body) = outlet(&config());
+        let (mut outlet, mut body) = outlet(&config(), ());
         outlet.send(Bytes::from_static(b"more than ten bytes")).await.expect("all of the room");
         outlet.send_last(Bytes::from_static(b"end"));
         drop(outlet);
@@ -152,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_goes_away_ends_the_wait() {
-        let (mut outlet, body) = outlet(&config());
+        let (mut outlet, body) = outlet(&config(), ());
         outlet.send(Bytes::from_static(b"1234567890")).await.expect("room");
         drop(body);
         outlet.closed().await;

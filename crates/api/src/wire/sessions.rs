@@ -202,7 +202,7 @@ impl From<Session> for SessionView {
 #[schema(examples(json!({"size": "small", "idle_timeout_s": 600, "metadata": {"job": "42"}})))]
 pub struct CreateSession {
     /// Image of its sandboxes; the installation's own when left out.
-    #[schema(max_length = 255)]
+    #[schema(min_length = 1, max_length = 255)]
     pub image: Option<String>,
     /// A size; `small` when neither size nor resources are given. Not together with `resources`.
     #[schema(value_type = Option<SizeClass>)]

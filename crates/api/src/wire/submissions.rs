@@ -20,7 +20,7 @@ pub struct SubmitCall {
     #[schema(min_length = 1, max_length = 128, examples("bash"))]
     pub tool: String,
     /// The tool's version that the arguments were written for; another than the catalogue's is refused.
-    #[schema(max_length = 64)]
+    #[schema(min_length = 1, max_length = 64)]
     pub version: Option<String>,
     /// The tool's arguments; see `input_schema` of `/v1/tools/{name}` and the components `tool.<name>.input` of this document.
     #[serde(default)]
@@ -79,7 +79,7 @@ pub struct OneShotCall {
     #[schema(min_length = 1, max_length = 128, examples("bash"))]
     pub tool: String,
     /// See `SubmitCall`.
-    #[schema(max_length = 64)]
+    #[schema(min_length = 1, max_length = 64)]
     pub version: Option<String>,
     /// See `SubmitCall`.
     #[serde(default)]

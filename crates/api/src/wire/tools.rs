@@ -97,6 +97,18 @@ impl From<&Descriptor> for ToolView {
     }
 }
 
+/// Native forms of tool definitions.
+#[derive(Debug, Clone, Copy, ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum ToolFormat {
+    /// OpenAI's chat completions.
+    Openai,
+    /// Anthropic's messages.
+    Anthropic,
+    /// The Model Context Protocol.
+    Mcp,
+}
+
 /// Tools that belong together.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Toolkit)]

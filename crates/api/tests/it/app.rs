@@ -28,7 +28,7 @@ pub(crate) struct App {
     pub(crate) registry: Registry,
     pub(crate) stop: CancellationToken,
     pub(crate) served: Option<JoinHandle<std::io::Result<()>>>,
-    _database: TestDatabase,
+    pub(crate) database: TestDatabase,
 }
 
 impl App {
@@ -38,7 +38,11 @@ impl App {
 
     /// A service with other settings than the usual ones.
     pub(crate) async fn with(change: impl FnOnce(&mut ApiConfig)) -> Self {
-        let database = TestDatabase::new().await.expect("a database");
+        Self::on(TestDatabase::new().await.expect("a database"), change).await
+    }
+
+    /// A service on this database.
+    pub(crate) async fn on(database: TestDatabase, change: impl FnOnce(&mut ApiConfig)) -> Self {
         let registry = Registry::new();
         let store = Store::connect(&database.config(), &registry).await.expect("connects");
         let mut config = ApiConfig { signing_key: vec![9; 32], ..ApiConfig::default() };
@@ -54,7 +58,7 @@ impl App {
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let served = Some(tokio::spawn(api::serve(listener, state, stop.clone())));
         let operator = OperatorContext::verified(Principal::command_line());
-        Self { base, store, operator, registry, stop, served, _database: database }
+        Self { base, store, operator, registry, stop, served, database }
     }
 
     /// A tenant with a key that may do everything.

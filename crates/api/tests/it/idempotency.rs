@@ -31,6 +31,12 @@ async fn the_same_key_and_body_give_the_original() {
     let call = json!({"tool": "bash", "arguments": {"command": "true"}, "wait_ms": 100});
     let first = id_of(&post(&client, &path, "k", &call).await.expect(202));
     assert_eq!(id_of(&post(&client, &path, "k", &call).await.expect(202)), first);
+    let longer = json!({"tool": "bash", "arguments": {"command": "true"}, "wait_ms": 200});
+    assert_eq!(
+        id_of(&post(&client, &path, "k", &longer).await.expect(202)),
+        first,
+        "how long it waits is no part of it"
+    );
     // The session is part of the request.
     let other = format!("/v1/sessions/{}/calls", client.session().await);
     let problem = post(&client, &other, "k", &call).await.problem(422, "idempotency_mismatch");

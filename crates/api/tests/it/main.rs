@@ -5,6 +5,7 @@ mod auth;
 mod bad_input;
 mod calls;
 mod client;
+mod faults;
 mod idempotency;
 mod lists;
 mod openapi;

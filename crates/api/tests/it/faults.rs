@@ -1,0 +1,48 @@
+//! When the database goes away: 503 with a time to wait, never 500; streams stay and go on where they were.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use store::testing::{Durability, TestDatabase};
+
+use crate::app::App;
+use crate::client::Client;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_the_database_is_told_and_streams_survive_it() {
+    let database = TestDatabase::private(Durability::Off).await.expect("a database");
+    let app = App::on(database, |config| config.streams.heartbeat = Duration::from_millis(300)).await;
+    let client = app.client().await;
+    let mut running = app.running(&client).await;
+    running.write(&[b"before"]).await;
+    let path = format!("/v1/calls/{}", running.id());
+    let mut stream = client.stream(&format!("{path}/events"), &[]).await;
+    assert_eq!(stream.until("call.output").await.data["text"], "before");
+
+    app.database.crash().await.expect("crashes");
+    for _ in 0..10 {
+        client.get(&path).await.problem(503, "database_unavailable");
+        let submit = json!({"tool": "bash", "arguments": {"command": "true"}});
+        client.post("/v1/calls", &submit).await.problem(503, "database_unavailable");
+    }
+    let ready = client.get("/readyz").await.expect(503);
+    assert_eq!((&ready["checks"]["database"], &ready["checks"]["engine"]), (&json!("failed"), &json!("ok")));
+    assert_eq!(client.get("/healthz").await.status, 200);
+
+    app.database.start().await.expect("starts");
+    back(&client, &path).await;
+    assert_eq!(client.get("/readyz").await.status, 200);
+    running.write(&[b"after"]).await;
+    let after = stream.until("call.output").await;
+    assert_eq!((&after.data["text"], after.id), (&json!("after"), Some(4)));
+    running.finish().await;
+    assert_eq!(stream.until("end").await.data["seq"], 5);
+}
+
+async fn back(client: &Client, path: &str) {
+    let until = Instant::now() + Duration::from_secs(5);
+    while client.get(path).await.status != 200 {
+        assert!(Instant::now() < until, "back within 5 s");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
