@@ -60,10 +60,34 @@ fn error(errno: Errno, path: &str) -> AgentError {
         Errno::EFBIG => ErrorCode::LimitExceeded,
         _ => ErrorCode::Io,
     };
-    let shown: String = path.chars().take(200).collect();
-    refuse(code, format!("{shown}: {}", errno.desc()))
+    let shown: String = if path.is_empty() { ".".to_owned() } else { path.chars().take(200).collect() };
+    refuse(code, format!("{shown}: {}", in_words(errno)))
+}
+
+/// What a model can act on, where the system's own words name what it cannot see.
+fn in_words(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EXDEV => "leads outside of the folders that tools may use, by way of a symbolic link or `..`",
+        Errno::ELOOP => "symbolic links that lead in a circle",
+        Errno::ENXIO | Errno::ENODEV | Errno::EOPNOTSUPP => "not a regular file",
+        other => other.desc(),
+    }
 }
 
 fn hex(digest: impl AsRef<[u8]>) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_is_wrong_with_the_path() {
+        let told = error(Errno::EXDEV, "link/passwd");
+        assert_eq!(told.code, ErrorCode::OutsideRoot);
+        assert!(told.message.starts_with("link/passwd: leads outside"), "{}", told.message);
+        assert_eq!(error(Errno::EISDIR, "").message, ".: Is a directory");
+        assert!(error(Errno::ELOOP, "a").message.contains("circle"));
+    }
 }
