@@ -327,7 +327,8 @@ CREATE TABLE installation (
 );
 INSERT INTO installation DEFAULT VALUES;
 
--- Partitions by day of the ids' time.
+-- Partitions by day of the ids' time. Making and dropping one waits for everybody who reads the table, and everybody else
+-- waits behind it: so it waits a second at most, and the next sweep tries again.
 
 -- The smallest version 7 uuid of a moment, as a bound of partitions (version bits left zero on purpose).
 CREATE FUNCTION toolhost_uuid_floor(at timestamptz) RETURNS uuid
@@ -336,7 +337,7 @@ AS $$ SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || 
 
 -- Makes the partitions of the given days (UTC) that are not there yet. Returns how many it made.
 CREATE FUNCTION toolhost_ensure_partitions(first_day date, days integer) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '1s'
 AS $$
 DECLARE
     parent text;
@@ -364,7 +365,7 @@ $$;
 
 -- Drops the partitions of one table that lie wholly before a day (UTC). Returns how many it dropped.
 CREATE FUNCTION toolhost_drop_partitions(parent text, before date) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '1s'
 AS $$
 DECLARE
     child record;

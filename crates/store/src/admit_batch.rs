@@ -94,14 +94,13 @@ pub(crate) async fn lock_queues(connection: &mut PgConnection, ops: &[&AdmitOp])
     Ok(())
 }
 
-/// Admits calls in one statement. Those that queue need their tenants' locks.
-pub(crate) async fn admit(
-    connection: &mut PgConnection,
-    ops: &[&AdmitOp],
-) -> Result<Vec<Verdict>, sqlx::Error> {
-    let ids: Vec<_> = ops.iter().map(|op| op.id).collect();
-    let rows = connection.fetch_all(
-        sqlx::query(
+/// The statement, with or without what only some batches need: a look at calls that are there already.
+///
+/// A look at a partitioned table costs for every partition even when it finds nothing, and calls that start at once
+/// need none. So they have a statement without it.
+macro_rules! admission {
+    (judge $written:literal $no_after:literal $after_ended:literal, join $again:literal $after:literal, waiting $waiting:literal) => {
+        concat!(
             "WITH input AS MATERIALIZED (
                  SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::text[],
                      $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[],
@@ -119,29 +118,33 @@ pub(crate) async fn admit(
                      s.end_reason, s.end_message, s.end_evidence,
                      CASE
                          WHEN k.target IS NOT NULL THEN 'known'
-                         WHEN self.id IS NOT NULL THEN 'written'
-                         WHEN s.id IS NULL THEN 'no_session'
+",
+            $written,
+            "                         WHEN s.id IS NULL THEN 'no_session'
                          WHEN s.status = 'ended' OR s.end_requested THEN 'session_ended'
-                         WHEN i.after_call_id IS NOT NULL AND a.id IS NULL THEN 'no_after'
-                         WHEN i.ended IS NOT NULL THEN 'denied'
+",
+            $no_after,
+            "                         WHEN i.ended IS NOT NULL THEN 'denied'
                          WHEN i.reserved_by IS NULL THEN 'queued'
-                         WHEN s.worker_id = i.reserved_by AND s.status = 'running' AND s.settled AND w.id IS NOT NULL
-                             AND (i.after_call_id IS NULL OR a.ended_at IS NOT NULL) THEN 'starting'
+                         WHEN s.worker_id = i.reserved_by AND s.status = 'running' AND s.settled AND w.id IS NOT NULL",
+            $after_ended,
+            " THEN 'starting'
                          ELSE 'void'
                      END AS verdict
                  FROM input i
                  LEFT JOIN idempotency_keys k
                      ON k.tenant_id = i.tenant_id AND k.operation = i.operation AND k.key = i.key
-                 LEFT JOIN LATERAL (SELECT c.id FROM calls c WHERE i.again AND c.id = i.id) self ON true
-                 LEFT JOIN session s ON s.id = i.session_id AND s.tenant_id = i.tenant_id
-                 LEFT JOIN LATERAL (SELECT c.id, c.ended_at FROM calls c
-                     WHERE c.id = i.after_call_id AND c.tenant_id = i.tenant_id) a ON true
-                 LEFT JOIN workers w
+",
+            $again,
+            "                 LEFT JOIN session s ON s.id = i.session_id AND s.tenant_id = i.tenant_id
+",
+            $after,
+            "                 LEFT JOIN workers w
                      ON w.id = i.reserved_by AND w.lease_expires_at > clock_timestamp() AND NOT w.draining
              ), waiting AS MATERIALIZED (
-                 SELECT t.tenant_id, (SELECT count(*) FROM calls c
-                     WHERE c.tenant_id = t.tenant_id AND c.status = 'queued') AS calls
-                 FROM (SELECT DISTINCT tenant_id FROM judged WHERE verdict = 'queued') t
+",
+            $waiting,
+            "
              ), placed AS MATERIALIZED (
                  SELECT j.*, w.calls + row_number() OVER (PARTITION BY j.tenant_id, j.verdict ORDER BY j.id) AS position
                  FROM judged j LEFT JOIN waiting w ON w.tenant_id = j.tenant_id
@@ -185,33 +188,67 @@ pub(crate) async fn admit(
                      ELSE p.verdict
                  END AS verdict, p.position, p.known_target, p.known_request, p.end_reason, p.end_message, p.end_evidence,
                  statement_timestamp() AS at
-             FROM placed p LEFT JOIN inserted ON inserted.id = p.id ORDER BY p.n",
+             FROM placed p LEFT JOIN inserted ON inserted.id = p.id ORDER BY p.n"
         )
-        .bind(ids)
-        .bind(each(ops, |op| op.target.as_str()))
-        .bind(each(ops, |op| op.tenant_id))
-        .bind(each(ops, |op| op.session_id))
-        .bind(each(ops, |op| op.parent_call_id))
-        .bind(each(ops, |op| op.after_call_id))
-        .bind(each(ops, |op| op.tool.as_str()))
-        .bind(each(ops, |op| op.requested_tool.as_deref()))
-        .bind(each(ops, |op| op.version.as_str()))
-        .bind(each(ops, |op| op.effect))
-        .bind(each(ops, |op| op.arguments.as_str()))
-        .bind(each(ops, |op| op.arguments_sha256.as_str()))
-        .bind(each(ops, |op| op.description.as_deref()))
-        .bind(each(ops, |op| op.metadata.as_str()))
-        .bind(each(ops, |op| op.timeout_ms))
-        .bind(each(ops, |op| op.output_budget_bytes))
-        .bind(each(ops, |op| op.principal.as_str()))
-        .bind(each(ops, |op| op.error.as_deref()))
-        .bind(each(ops, |op| op.ended.as_deref()))
-        .bind(each(ops, |op| op.reserved_by))
-        .bind(each(ops, |op| op.queue_limit))
-        .bind(each(ops, |op| op.key.as_ref().map(|key| key.0)))
-        .bind(each(ops, |op| op.key.as_ref().map(|key| key.1.as_str())))
-        .bind(each(ops, |op| op.key.as_ref().map(|key| key.2.as_str())))
-        .bind(each(ops, |op| op.again)),
+    };
+}
+
+/// Any batch.
+const ADMIT: &str = admission!(
+    judge "WHEN self.id IS NOT NULL THEN 'written' "
+        "WHEN i.after_call_id IS NOT NULL AND a.id IS NULL THEN 'no_after' "
+        " AND (i.after_call_id IS NULL OR a.ended_at IS NOT NULL) ",
+    join "LEFT JOIN LATERAL (SELECT c.id FROM calls c WHERE i.again AND c.id = i.id) self ON true "
+        "LEFT JOIN LATERAL (SELECT c.id, c.ended_at FROM calls c
+             WHERE c.id = i.after_call_id AND c.tenant_id = i.tenant_id) a ON true ",
+    waiting "SELECT t.tenant_id, (SELECT count(*) FROM calls c WHERE c.tenant_id = t.tenant_id AND c.status = 'queued') AS calls
+             FROM (SELECT DISTINCT tenant_id FROM judged WHERE verdict = 'queued') t"
+);
+
+/// A batch of calls that start at once or are denied.
+const ADMIT_AT_ONCE: &str = admission!(
+    judge "" "" "",
+    join "" "",
+    waiting "SELECT NULL::uuid AS tenant_id, 0::bigint AS calls WHERE false"
+);
+
+/// Admits calls in one statement. Those that queue need their tenants' locks.
+pub(crate) async fn admit(
+    connection: &mut PgConnection,
+    ops: &[&AdmitOp],
+) -> Result<Vec<Verdict>, sqlx::Error> {
+    let at_once = |op: &&AdmitOp| {
+        !op.again && op.after_call_id.is_none() && (op.reserved_by.is_some() || op.ended.is_some())
+    };
+    let statement = if ops.iter().all(at_once) { ADMIT_AT_ONCE } else { ADMIT };
+    let ids: Vec<_> = ops.iter().map(|op| op.id).collect();
+    let rows = connection.fetch_all(
+        sqlx::query(statement)
+            .bind(ids)
+            .bind(each(ops, |op| op.target.as_str()))
+            .bind(each(ops, |op| op.tenant_id))
+            .bind(each(ops, |op| op.session_id))
+            .bind(each(ops, |op| op.parent_call_id))
+            .bind(each(ops, |op| op.after_call_id))
+            .bind(each(ops, |op| op.tool.as_str()))
+            .bind(each(ops, |op| op.requested_tool.as_deref()))
+            .bind(each(ops, |op| op.version.as_str()))
+            .bind(each(ops, |op| op.effect))
+            .bind(each(ops, |op| op.arguments.as_str()))
+            .bind(each(ops, |op| op.arguments_sha256.as_str()))
+            .bind(each(ops, |op| op.description.as_deref()))
+            .bind(each(ops, |op| op.metadata.as_str()))
+            .bind(each(ops, |op| op.timeout_ms))
+            .bind(each(ops, |op| op.output_budget_bytes))
+            .bind(each(ops, |op| op.principal.as_str()))
+            .bind(each(ops, |op| op.error.as_deref()))
+            .bind(each(ops, |op| op.ended.as_deref()))
+            .bind(each(ops, |op| op.reserved_by))
+            .bind(each(ops, |op| op.queue_limit))
+            .bind(each(ops, |op| op.key.as_ref().map(|key| key.0)))
+            .bind(each(ops, |op| op.key.as_ref().map(|key| key.1.as_str())))
+            .bind(each(ops, |op| op.key.as_ref().map(|key| key.2.as_str())))
+            .bind(each(ops, |op| op.again)),
     );
     rows.await?.iter().map(verdict).collect()
 }

@@ -32,6 +32,15 @@ const TRUST_IDLE: Duration = Duration::from_secs(1);
 /// Connections that sweeps and workers share, beside the writer's.
 const SYSTEM_SHARE: u32 = 4;
 
+/// Plans of the queue's statements must not depend on what the tables looked like when they were made: always by index
+/// and nested loop, which leave old partitions alone while they run.
+const STEADY_PLANS: [(&str, &str); 4] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_seqscan", "off"),
+];
+
 /// The pools of one process.
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
@@ -69,7 +78,7 @@ impl Db {
         let app = config.max_connections.saturating_sub(system).saturating_sub(lanes).max(1);
         let db = Self {
             app: pool(app, role_options(&options, Role::App), config.timeout),
-            system: pool(system, role_options(&options, Role::System), config.timeout),
+            system: pool(system, role_options(&options, Role::System).options(STEADY_PLANS), config.timeout),
             options,
             timeout: config.timeout,
             metrics,
@@ -84,7 +93,8 @@ impl Db {
         operation: &'static str,
         settings: &[(&str, &str)],
     ) -> Result<PgConnection> {
-        let options = role_options(&self.options, Role::System).options(settings.iter().copied());
+        let options =
+            role_options(&self.options, Role::System).options(STEADY_PLANS).options(settings.iter().copied());
         bounded(operation, self.timeout, PgConnection::connect_with(&options)).await
     }
 

@@ -6,7 +6,6 @@ use chrono::{DateTime, Utc};
 use domain::{CallId, Event, EventBody, SessionId};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Executor, Row};
-use uuid::Uuid;
 
 use crate::Result;
 use crate::db::signed;
@@ -26,8 +25,6 @@ pub(crate) struct WriteOp {
     pub(crate) data: Vec<Option<String>>,
     /// What ends the call.
     pub(crate) end: Option<EndOp>,
-    /// It may have been written before.
-    pub(crate) again: bool,
 }
 
 /// The end of a call, as its row keeps it.
@@ -78,6 +75,7 @@ pub(crate) async fn write(
     ops: &[&WriteOp],
 ) -> Result<Vec<Written>, sqlx::Error> {
     let pieces = Pieces::of(ops);
+    let ids = || ops.iter().map(|op| op.fence.call_id.uuid());
     let rows = connection.fetch_all(
         sqlx::query(
             "WITH input AS MATERIALIZED (
@@ -98,8 +96,8 @@ pub(crate) async fn write(
                      ended_at = CASE WHEN i.status IS NOT NULL THEN statement_timestamp() END,
                      result = i.result::jsonb, error = i.error::jsonb, ended = i.ended::jsonb, usage = i.usage::jsonb
                  FROM input i
-                 WHERE c.id = i.call_id AND c.attempt = i.attempt AND c.worker_id = i.worker_id
-                   AND c.last_seq = i.after_seq AND c.ended_at IS NULL
+                 WHERE c.id = i.call_id AND c.id >= $22 AND c.id <= $23 AND c.attempt = i.attempt
+                   AND c.worker_id = i.worker_id AND c.last_seq = i.after_seq AND c.ended_at IS NULL
                    AND EXISTS (SELECT FROM alive WHERE alive.id = i.worker_id)
                  RETURNING i.n, i.after_seq, c.id, c.tenant_id, c.session_id, c.output_owner, i.target, i.started, i.status,
                      i.reason, c.attempt
@@ -122,13 +120,8 @@ pub(crate) async fn write(
                      jsonb_build_object('status', g.status, 'reason', g.reason)
                  FROM guarded g WHERE g.status IS NOT NULL
              )
-             SELECT g.n IS NOT NULL AS written, coalesce(g.session_id, now.session_id) AS session_id,
-                 now.last_seq = i.after_seq + i.events AS there, now.last_seq = i.after_seq AND now.ended_at IS NULL AS open,
-                 EXISTS (SELECT FROM alive WHERE alive.id = i.worker_id) AS alive, statement_timestamp() AS at
-             FROM input i
-             LEFT JOIN guarded g ON g.n = i.n
-             LEFT JOIN LATERAL (SELECT c.session_id, c.last_seq, c.ended_at FROM calls c
-                 WHERE g.n IS NULL AND c.id = i.call_id AND c.attempt = i.attempt AND c.worker_id = i.worker_id) now ON true
+             SELECT g.n IS NOT NULL AS written, g.session_id, statement_timestamp() AS at
+             FROM input i LEFT JOIN guarded g ON g.n = i.n
              ORDER BY i.n",
         )
         .bind(each(ops, |op| op.fence.call_id.uuid()))
@@ -151,21 +144,68 @@ pub(crate) async fn write(
         .bind(pieces.log_offset)
         .bind(pieces.stream)
         .bind(pieces.stream_offset)
-        .bind(pieces.bytes),
+        .bind(pieces.bytes)
+        // Bounds of the batch, so that the partitions of other days are left out before the statement starts.
+        .bind(ids().min().unwrap_or_default())
+        .bind(ids().max().unwrap_or_default()),
     );
-    rows.await?.iter().zip(ops).map(|(row, op)| written(row, op.again)).collect()
+    let rows = rows.await?;
+    let mut outcomes = Vec::with_capacity(ops.len());
+    for (row, op) in rows.iter().zip(ops) {
+        outcomes.push(match written(row)? {
+            Some(written) => written,
+            None => refused(connection, op).await?,
+        });
+    }
+    Ok(outcomes)
 }
 
-fn written(row: &PgRow, again: bool) -> Result<Written, sqlx::Error> {
-    let at = row.try_get("at")?;
-    let session = row.try_get::<Option<Uuid>, _>("session_id")?.map(SessionId::from_uuid);
+fn written(row: &PgRow) -> Result<Option<Written>, sqlx::Error> {
+    if !row.try_get::<bool, _>("written")? {
+        return Ok(None);
+    }
+    Ok(Some(Written::Now {
+        at: row.try_get("at")?,
+        session: SessionId::from_uuid(row.try_get("session_id")?),
+    }))
+}
+
+/// Why a guard let nothing through. Asked only then, as it is rare and looks at every partition.
+///
+/// The same batch may come twice: from this writer after an answer was lost, or from a caller who was told that the
+/// database does not answer. It is recognised by where it ends and by what its last event is.
+async fn refused(connection: &mut PgConnection, op: &WriteOp) -> Result<Written, sqlx::Error> {
+    let last = op.events.last();
+    let found = connection
+        .fetch_optional(
+            sqlx::query(
+                "SELECT c.session_id, c.last_seq = $5 AND e.type = $6 AND e.log_offset IS NOT DISTINCT FROM $7
+                         AND ($8::text IS NULL OR c.status = $8) AS there,
+                     c.last_seq = $4 AND c.ended_at IS NULL AS open,
+                     EXISTS (SELECT FROM workers w WHERE w.id = $3 AND w.lease_expires_at > clock_timestamp()) AS alive,
+                     coalesce(e.at, statement_timestamp()) AS at
+                 FROM calls c LEFT JOIN call_events e ON e.call_id = c.id AND e.seq = $5
+                 WHERE c.id = $1 AND c.attempt = $2 AND c.worker_id = $3",
+            )
+            .bind(op.fence.call_id.uuid())
+            .bind(i32::try_from(op.fence.attempt).unwrap_or(i32::MAX))
+            .bind(op.fence.worker_id.uuid())
+            .bind(signed(op.fence.after_seq))
+            .bind(signed(op.fence.after_seq + op.events.len() as u64))
+            .bind(last.map(EventBody::kind))
+            .bind(last.and_then(output).map(|piece| signed(piece.log_offset)))
+            .bind(op.end.as_ref().map(|end| end.status)),
+        )
+        .await?;
+    let Some(row) = found else {
+        return Ok(Written::Stale);
+    };
     let is = |column| Ok::<_, sqlx::Error>(row.try_get::<Option<bool>, _>(column)?.unwrap_or(false));
-    Ok(match session {
-        Some(session) if is("written")? => Written::Now { at, session },
-        Some(session) if again && is("there")? => Written::Before { at, session },
-        Some(_) if is("open")? && !is("alive")? => Written::Lapsed,
-        _ => Written::Stale,
-    })
+    if is("there")? {
+        let session = SessionId::from_uuid(row.try_get("session_id")?);
+        return Ok(Written::Before { at: row.try_get("at")?, session });
+    }
+    Ok(if is("open")? && !is("alive")? { Written::Lapsed } else { Written::Stale })
 }
 
 fn each<'a, T>(ops: &[&'a WriteOp], field: impl Fn(&'a WriteOp) -> T) -> Vec<T> {

@@ -6,8 +6,8 @@
 //!   when attempt, worker, last number or state differ, feeds the INSERT. A predicate on the INSERT alone let a
 //!   zombie write.
 //! * The guard includes the number of the last event that the holder knows. So two batches of one call cannot be in
-//!   flight at once, and a batch whose COMMIT lost its answer can be sent again: either it is there already, or it
-//!   is written now.
+//!   flight at once, and a batch whose COMMIT lost its answer can be sent again, by this room or by its caller: either it
+//!   is there already, or it is written now.
 
 use chrono::{DateTime, Utc};
 use domain::call::Outcome;
@@ -92,7 +92,8 @@ impl Store {
     /// Writes events of a running call; bytes of output go to the log in the same statement. Shares its commit with
     /// other calls. Afterwards the events are on the bus. At most one batch of a call may be in flight.
     /// [`crate::StoreError::Stale`] when the holder was superseded; [`crate::StoreError::Unavailable`] also when its
-    /// lease is over but nobody took the call (renew, then try again).
+    /// lease is over but nobody took the call (renew, then try again). After that error the same batch may be written again
+    /// with the same fence, and is there once.
     pub async fn append_events(
         &self,
         fence: &Fence,
@@ -107,7 +108,8 @@ impl Store {
     }
 
     /// Ends a call: its remaining events, `call.started` if it was not announced, its result, `call.ended` and the
-    /// audit row in one commit. Never fails by content: text that cannot be stored is replaced by U+FFFD.
+    /// audit row in one commit. Never fails by content: text that cannot be stored is replaced by U+FFFD. May be tried again
+    /// like [`Store::append_events`].
     pub async fn finish_call(
         &self,
         fence: &Fence,
@@ -299,7 +301,6 @@ fn prepare(
         events: bodies,
         data,
         end,
-        again: false,
     })
 }
 

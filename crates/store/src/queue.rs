@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use domain::limits::LIFETIME_S;
 use domain::{Call, SessionId, TenantId, WorkerId};
 use sqlx::Row;
 use uuid::Uuid;
@@ -111,14 +112,14 @@ impl Store {
                              AND NOT w.draining)
                      ), head AS MATERIALIZED (
                          SELECT o.id, (SELECT c.id FROM calls c WHERE c.tenant_id = o.tenant_id AND c.session_id = o.id
-                             AND c.status = 'queued' AND c.id >= o.from_id AND c.id < $10 ORDER BY c.id LIMIT 1) AS oldest
+                             AND c.status = 'queued' AND c.id >= o.from_id AND c.id >= $11 AND c.id < $10 ORDER BY c.id LIMIT 1) AS oldest
                          FROM owned o
                      ), candidate AS (
                          SELECT c.id, o.rank, o.slots, row_number() OVER (PARTITION BY o.tenant_id ORDER BY c.id) AS place
                          FROM owned o JOIN head h ON h.id = o.id AND h.oldest IS NOT NULL
                          CROSS JOIN LATERAL (
                              SELECT q.id FROM calls q WHERE q.tenant_id = o.tenant_id AND q.session_id = o.id
-                                 AND q.status = 'queued' AND q.id >= h.oldest AND q.id < $10 AND NOT q.cancel_requested
+                                 AND q.status = 'queued' AND q.id >= h.oldest AND q.id >= $11 AND q.id < $10 AND NOT q.cancel_requested
                                  AND (q.after_call_id IS NULL OR NOT EXISTS (SELECT FROM calls a
                                      WHERE a.id = q.after_call_id AND a.ended_at IS NULL))
                              ORDER BY q.id LIMIT greatest(o.free, 0) FOR NO KEY UPDATE SKIP LOCKED
@@ -127,7 +128,7 @@ impl Store {
                          SELECT id FROM candidate WHERE place <= slots ORDER BY rank, place LIMIT $9
                      ), claimed AS (
                          UPDATE calls c SET status = 'starting', attempt = c.attempt + 1, worker_id = $1
-                         FROM picked WHERE c.id = picked.id AND c.status = 'queued' RETURNING c.*
+                         FROM picked WHERE c.id = picked.id AND c.id >= $11 AND c.id < $10 AND c.status = 'queued' RETURNING c.*
                      )
                      SELECT h.id AS head_session, h.oldest AS head_oldest, ",
                     call_columns!(),
@@ -142,7 +143,8 @@ impl Store {
                 .bind(known)
                 .bind(from)
                 .bind(i64::from(request.max))
-                .bind(uuid_floor(self.clock().now() + SLACK)),
+                .bind(uuid_floor(self.clock().now() + SLACK))
+                .bind(self.oldest_claimable()),
             )
             .await?;
         conn.end().await?;
@@ -181,11 +183,12 @@ impl Store {
                        AND s.reset_requested = s.reset_done
                        AND EXISTS (SELECT FROM calls c WHERE c.tenant_id = s.tenant_id AND c.session_id = s.id
                            AND c.status = 'queued' AND c.id >= toolhost_uuid_floor(s.created_at - interval '1 minute')
-                           AND c.id < $2)
+                           AND c.id >= $3 AND c.id < $2)
                      GROUP BY s.tenant_id ORDER BY s.tenant_id",
                 )
                 .bind(worker.uuid())
-                .bind(uuid_floor(self.clock().now() + SLACK)),
+                .bind(uuid_floor(self.clock().now() + SLACK))
+                .bind(self.oldest_claimable()),
             )
             .await?;
         conn.end().await?;
@@ -195,6 +198,13 @@ impl Store {
                 sessions: u32::try_from(row.try_get::<i64, _>("sessions")?).unwrap_or(u32::MAX),
             })
         })
+    }
+}
+
+impl Store {
+    /// No call of a session that still serves is older than a session may become; partitions of older days are left out.
+    fn oldest_claimable(&self) -> Uuid {
+        uuid_floor(self.clock().now() - Duration::from_secs(u64::from(LIFETIME_S)) - START_OVER)
     }
 }
 

@@ -12,12 +12,14 @@ use crate::error::{constraint, translate};
 use crate::sessions::narrow;
 use crate::{Result, SessionFence, Store, StoreError};
 
-/// What [`live`] reads. `abandoned`: its session has ended or has a newer one, or it serves none and its worker is dead.
+/// What [`live`] reads. `abandoned`: its session has ended, or it serves none and its worker is dead, or it is on its way out, or
+/// its creation was forgotten (the answer to its reservation was lost).
 macro_rules! live_columns {
     () => {
         "b.id, b.container_id, b.workspace, b.session_id, b.tool_uid, b.epoch, b.generation, b.worker_id,
          extract(epoch FROM clock_timestamp() - b.created_at)::double precision AS age_s,
-         (b.state = 'removing' OR CASE WHEN b.session_id IS NULL
+         (b.state = 'removing' OR (b.state = 'creating' AND b.created_at < clock_timestamp() - interval '10 minutes')
+          OR CASE WHEN b.session_id IS NULL
               THEN NOT EXISTS (SELECT FROM workers w WHERE w.id = b.worker_id AND w.lease_expires_at > clock_timestamp())
               ELSE NOT EXISTS (SELECT FROM sessions s WHERE s.id = b.session_id AND s.status <> 'ended') END) AS abandoned"
     };
@@ -157,7 +159,8 @@ impl Store {
     }
 
     /// Gives a warm sandbox to a session, at a generation and with the session's epoch. [`crate::StoreError::Stale`] when
-    /// the session is not the worker's, [`crate::StoreError::Conflict`] when the sandbox is not warm or the session has one.
+    /// the session is not the worker's, [`crate::StoreError::Conflict`] when the sandbox is not warm or the session has another.
+    /// Claiming twice for one session changes nothing.
     pub async fn claim_sandbox(
         &self,
         sandbox: SandboxId,
@@ -175,7 +178,7 @@ impl Store {
                      ), claimed AS (
                          UPDATE sandboxes b SET state = 'claimed', session_id = owned.id, tenant_id = owned.tenant_id,
                              generation = $5, epoch = owned.epoch, worker_id = $3
-                         FROM owned WHERE b.id = $1 AND b.state = 'warm'
+                         FROM owned WHERE b.id = $1 AND (b.state = 'warm' OR (b.state = 'claimed' AND b.session_id = owned.id))
                          RETURNING b.id
                      )
                      SELECT EXISTS (SELECT FROM owned) AS owned, EXISTS (SELECT FROM claimed) AS claimed",

@@ -11,6 +11,8 @@
 //! * When the connection fails, whether the batch was committed is not known. Every operation is idempotent (admissions by
 //!   call id, events by the number that they follow), so it is run again, and finds itself or is written now.
 //!   A backend that still works on the first try is waited for by the row's own lock or unique index.
+//! * Rows are locked in one order everywhere: workers, sessions, calls. So admissions, which lock sessions, come before
+//!   writes, which lock calls; the end of a session locks it first and its calls after.
 //! * Waiting operations are bounded: admissions over the bound are refused (503), events and results wait for room.
 
 use std::collections::VecDeque;
@@ -202,7 +204,7 @@ impl Writer {
         let db = &self.shared.db;
         let open = match connection {
             Some(open) => open,
-            None => connection.insert(db.dedicated(OPERATION, LANE_SETTINGS).await?),
+            None => connection.insert(db.dedicated(OPERATION, &[]).await?),
         };
         let answer = tokio::time::timeout(db.timeout(), transaction(open, batch)).await;
         match answer {
@@ -312,15 +314,6 @@ impl Writer {
     }
 }
 
-/// Plans of the writer's statements must not depend on what the tables looked like when they were made: always by
-/// index and nested loop, which prune partitions while they run.
-const LANE_SETTINGS: &[(&str, &str)] = &[
-    ("plan_cache_mode", "force_generic_plan"),
-    ("enable_hashjoin", "off"),
-    ("enable_mergejoin", "off"),
-    ("enable_seqscan", "off"),
-];
-
 impl Op {
     fn weight(&self) -> usize {
         match self {
@@ -332,7 +325,8 @@ impl Op {
     fn mark_again(&mut self) {
         match self {
             Self::Admit(op, _) => op.again = true,
-            Self::Write(op, _) => op.again = true,
+            // Known again by the number that it follows.
+            Self::Write(..) => {}
         }
     }
 
@@ -358,11 +352,11 @@ async fn transaction(connection: &mut PgConnection, batch: &[Pending]) -> Result
     if wrapped {
         connection.execute("BEGIN").await?;
     }
-    let written = if writes.is_empty() { Vec::new() } else { write(connection, &writes).await? };
     if queues {
         lock_queues(connection, &admits).await?;
     }
     let admitted = if admits.is_empty() { Vec::new() } else { admit(connection, &admits).await? };
+    let written = if writes.is_empty() { Vec::new() } else { write(connection, &writes).await? };
     if wrapped {
         connection.execute("COMMIT").await?;
     }

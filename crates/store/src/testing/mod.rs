@@ -52,7 +52,13 @@ impl TestDatabase {
         let create = format!("CREATE DATABASE {name} TEMPLATE {}", cluster::MIGRATED);
         connection.execute(AssertSqlSafe(create)).await.context("create database")?;
         connection.close().await?;
-        Ok(Self { cluster, name })
+        let database = Self { cluster, name };
+        // The template may be of another day.
+        let today = "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 1, 9)";
+        let mut connection = database.superuser().await?;
+        connection.execute(today).await.context("make partitions")?;
+        connection.close().await?;
+        Ok(database)
     }
 
     /// Where it is, as its superuser.

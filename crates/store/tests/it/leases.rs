@@ -97,10 +97,9 @@ async fn an_event_after_the_end_is_refused_and_so_is_a_second_end() -> Result<()
     let session = running_session(&store, &context, worker).await?;
     let call = started(&store, &context, session.id, worker).await?;
     let mut fence = Fence::of(&call).context("started")?;
-    let ends = join_all(
-        (0..8).map(|_| store.finish_call(&fence, Announce::Started, vec![], outcome(CallStatus::Succeeded))),
-    )
-    .await;
+    let ends = [CallStatus::Succeeded, CallStatus::Failed, CallStatus::TimedOut, CallStatus::Lost];
+    let ends = ends.map(|status| store.finish_call(&fence, Announce::Started, vec![], outcome(status)));
+    let ends = join_all(ends).await;
     assert_eq!(ends.iter().filter(|end| end.is_ok()).count(), 1);
     assert!(ends.iter().filter_map(|end| end.as_ref().err()).all(StoreError::is_stale));
     fence.after_seq = 2;
@@ -120,6 +119,31 @@ async fn an_event_after_the_end_is_refused_and_so_is_a_second_end() -> Result<()
     .execute(&mut superuser)
     .await;
     assert!(twice.is_err(), "and there is one end only");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_write_that_is_tried_again_is_there_once() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let call = started(&store, &context, session.id, worker).await?;
+    let mut fence = Fence::of(&call).context("started")?;
+    let pieces = || vec![output(0, b"a"), output(1, b"b")];
+    let first = store.append_events(&fence, Announce::Started, pieces()).await?;
+    let second = store.append_events(&fence, Announce::Started, pieces()).await?;
+    assert_eq!((first.first_seq, first.last_seq, first.at), (second.first_seq, second.last_seq, second.at));
+    let other = store.append_events(&fence, Announce::Started, vec![output(0, b"a"), output(9, b"b")]).await;
+    assert!(matches!(other, Err(StoreError::Stale { .. })), "another batch is not the same one");
+    fence.after_seq = first.last_seq;
+    for _ in 0..2 {
+        store.finish_call(&fence, Announce::Nothing, vec![], outcome(CallStatus::Succeeded)).await?;
+    }
+    let other = store.finish_call(&fence, Announce::Nothing, vec![], outcome(CallStatus::Failed)).await;
+    assert!(matches!(other, Err(StoreError::Stale { .. })));
+    assert_eq!(store.events(&context, call.id, 0, 100, 1 << 20).await?.events.len(), 4);
     Ok(())
 }
 
@@ -290,7 +314,9 @@ async fn sandboxes_are_rows_before_and_after_they_are_containers() -> Result<()>
     let claimed = store.claim_sandbox(first.sandbox_id, &fence, 1).await;
     assert!(matches!(claimed, Err(StoreError::Conflict { .. })), "not warm yet");
     store.sandbox_started(first.sandbox_id, "c1", "w1").await?;
-    store.claim_sandbox(first.sandbox_id, &fence, 1).await?;
+    for _ in 0..2 {
+        store.claim_sandbox(first.sandbox_id, &fence, 1).await?;
+    }
     store.sandbox_started(second.sandbox_id, "c2", "w2").await?;
     let claimed = store.claim_sandbox(second.sandbox_id, &fence, 1).await;
     assert!(matches!(claimed, Err(StoreError::Conflict { .. })), "the session has one");
