@@ -225,6 +225,12 @@ impl Process {
         if timeout(limit, all_over).await.is_err() {
             tracing::info!(what, "not everything ended in time; the rest is left to other workers");
         }
+        if self.core.config.on_shutdown == OnShutdown::EndSessions
+            && let Err(error) = self.core.sandboxes.reconcile().await
+        {
+            // Nobody may come after us to clear away what a worker before us left.
+            tracing::warn!(%error, "leftovers could not be looked for");
+        }
     }
 
     async fn register_anew(&self) -> Option<store::Lease> {

@@ -19,6 +19,7 @@
 //! stored as they are: a split character (of a program that pauses inside one for 128 KiB) instead of a deadlock.
 
 mod capture;
+mod position;
 mod tail;
 mod utf8;
 
@@ -30,56 +31,12 @@ use domain::event::OutputPiece;
 use domain::limits;
 
 pub(crate) use capture::Capture;
+pub(crate) use position::{Limits, Position, Resume};
 use tail::Tail;
 
 /// Unacknowledged bytes after which held bytes are stored although their character is not whole. Half of the
 /// agent's window ([`protocol::OUTPUT_WINDOW_BYTES`] is 256 KiB).
 const HOLD_BYTES: u64 = 128 * 1024;
-
-/// An offset in a log: of both streams together, and of each.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Position {
-    /// Both streams together, dropped bytes included.
-    pub(crate) log: u64,
-    /// Of stdout.
-    pub(crate) stdout: u64,
-    /// Of stderr.
-    pub(crate) stderr: u64,
-}
-
-impl Position {
-    fn of(self, stream: StreamName) -> u64 {
-        match stream {
-            StreamName::Stdout => self.stdout,
-            StreamName::Stderr => self.stderr,
-        }
-    }
-
-    fn advance(&mut self, stream: StreamName, length: u64) {
-        self.log += length;
-        match stream {
-            StreamName::Stdout => self.stdout += length,
-            StreamName::Stderr => self.stderr += length,
-        }
-    }
-}
-
-/// How much of a log is kept.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// Kept from the start.
-    pub(crate) head_bytes: u64,
-    /// Kept from the end when the start is full.
-    pub(crate) tail_bytes: u64,
-}
-
-impl Limits {
-    /// Limits of a log that keeps so many bytes in all.
-    pub(crate) fn of_total(total_bytes: u64) -> Self {
-        let tail_bytes = limits::OUTPUT_TAIL_BYTES.min(total_bytes / 2);
-        Self { head_bytes: total_bytes - tail_bytes, tail_bytes }
-    }
-}
 
 /// The output is not what the agent's protocol promises: bytes are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -87,17 +44,6 @@ impl Limits {
 pub(crate) struct Hole {
     expected: u64,
     got: u64,
-}
-
-/// Where a resumed relay goes on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Resume {
-    /// End of the stored log.
-    pub(crate) stored: Position,
-    /// What the agent sends first, as an offset of the operation.
-    pub(crate) sent_from: u64,
-    /// What the stored log has before that offset. Of no meaning when the offset lies beyond the stored end.
-    pub(crate) before_sent: Position,
 }
 
 /// Turns one operation's output into pieces of one owner's log.

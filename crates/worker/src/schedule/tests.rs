@@ -4,7 +4,8 @@ use domain::{SessionId, TenantId};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use super::{Plan, Schedule, TenantLimits};
+use super::plan::Plan;
+use super::{Schedule, TenantLimits};
 
 const SLOTS: u32 = 6;
 
