@@ -23,10 +23,10 @@ use serde_json::Value;
 use crate::admit_batch::{AdmitOp, Verdict};
 use crate::bus::Hint;
 use crate::calls::call_by_id;
+use crate::creation::{NewSession, OneShot, insert_session, lock_creation};
 use crate::db::Conn;
 use crate::idempotency::{Seen, compare, digest, seen};
 use crate::json::{sanitised, storable, storable_text};
-use crate::sessions::{NewSession, OneShot, insert_session, lock_creation};
 use crate::writer::admit_alone;
 use crate::{Idempotency, Result, Store, StoreError};
 
