@@ -49,6 +49,10 @@ async fn one(n: usize, client: Client, session: String) -> Result<String> {
     let stored = client.stored_events(&call_id).await?;
     let streamed: Vec<Value> = events.into_iter().map(|event| event.data).collect();
     ensure!(streamed == stored, "call {n} ({call_id}): {streamed:#?} is not {stored:#?}");
+    if n % 10 < 5 {
+        let noise: Vec<_> = stored.iter().filter(|event| event["stream"] == "stderr").collect();
+        ensure!(noise.is_empty(), "call {n} wrote nothing to stderr: {noise:#?}");
+    }
     let last = stored.last().context("has events")?;
     ensure!(last["type"] == "call.ended" && last["status"] == expected, "call {n}: {last:#}");
     Ok(call_id)

@@ -66,8 +66,10 @@ async fn a_flood_of_output_is_counted_to_the_byte() {
         let truncated = &call["result"]["truncated"];
         ensure!(
             truncated["total_bytes"] == total && call["usage"]["bytes_out"] == total,
-            "{truncated} {}",
-            call["usage"]
+            "{truncated} {} {} {:?}",
+            call["usage"],
+            call["result"]["structured"]["stderr"],
+            call["result"]["output"].as_str().map(|text| text.replace('x', ""))
         );
         let dropped = truncated["dropped_bytes"].as_u64().context("dropped")?;
         ensure!(dropped >= total - 4_194_304 - 200_000 && dropped < total, "{dropped}");
