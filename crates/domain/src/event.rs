@@ -62,6 +62,10 @@ pub struct Event {
 /// What happened. Everything but output is kept as JSON; output is kept as bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the last of its call; most are moved, few are kept"
+)]
 pub enum EventBody {
     /// It was admitted and waits.
     #[serde(rename = "call.queued")]
