@@ -34,6 +34,9 @@ pub enum Command {
     /// Manage tenants and keys.
     #[command(subcommand)]
     Admin(AdminCommand),
+    /// Check the audit trail, and keep its signed heads.
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Print the effective configuration, with secrets redacted.
     Config(ConfigArgs),
     /// Print the version.
@@ -68,6 +71,22 @@ pub struct ConfigArgs {
     /// Print the reference of all settings (Markdown) instead.
     #[arg(long)]
     pub reference: bool,
+}
+
+/// Arguments of `audit`.
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Find rows that were changed, deleted, inserted or reordered, and tails that were cut. Ends with 1 when there are any.
+    Verify {
+        /// Only this tenant's trail. All trails, and the installation's own, when left out.
+        #[arg(long)]
+        tenant: Option<TenantId>,
+        /// Signed heads from `audit checkpoint`, one JSON object a line: each must still be in its chain.
+        #[arg(long, value_name = "PATH")]
+        checkpoint: Option<PathBuf>,
+    },
+    /// Print the signed heads of all trails, one JSON object a line. Keep them where the database's administrators cannot write.
+    Checkpoint,
 }
 
 /// Arguments of `admin`.

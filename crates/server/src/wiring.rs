@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use api::{ApiConfig, StreamConfig};
 use prometheus::Registry;
-use store::{DatabaseConfig, Retention, Store};
+use store::{AuditKeys, DatabaseConfig, Retention, Store};
 use worker::{OnShutdown, WorkerConfig};
 
 use crate::config::Config;
@@ -34,6 +34,13 @@ pub async fn store(config: &Config, registry: &Registry) -> Result<Store> {
     let mut database = DatabaseConfig::new(url, pepper.expose());
     database.max_connections = config.database.max_connections;
     database.timeout = Duration::from_millis(config.database.timeout_ms);
+    let audit = &config.audit;
+    database.audit = [&audit.previous_signing_key, &audit.signing_key]
+        .into_iter()
+        .flatten()
+        .fold(AuditKeys::of_pepper(pepper.expose().as_bytes()), |keys, key| {
+            keys.then(key.expose().as_bytes())
+        });
     Store::connect(&database, registry)
         .await
         .context("cannot connect to the database (hint: is it running, and is database.url right?)")

@@ -1,13 +1,24 @@
 //! The audit trail: one row for each decision and state change, append-only, in the transaction that it tells of.
+//!
+//! Chaining the rows is [`seal`]'s work, a moment later; telling whether somebody has changed them is [`verify`]'s.
 
-use chrono::{DateTime, Utc};
+#[macro_use]
+mod row;
+mod chain;
+mod read;
+mod report;
+mod seal;
+mod verify;
+
 use domain::{Principal, TenantContext, TenantId};
 use serde_json::Value;
-use sqlx::Row;
-use sqlx::postgres::PgRow;
-use sqlx::types::Json;
 
-use crate::db::{Conn, read};
+pub use chain::{AuditHead, AuditKeys};
+pub use read::{AuditEntry, AuditFilter, AuditSeal};
+pub use report::{AuditReport, Finding};
+pub use seal::Sealed;
+
+use crate::db::Conn;
 use crate::json::sanitised;
 use crate::{Result, Store};
 
@@ -47,27 +58,6 @@ impl AuditRow {
     }
 }
 
-/// One recorded decision.
-#[derive(Debug, Clone)]
-pub struct AuditEntry {
-    /// Its number.
-    pub id: i64,
-    /// When.
-    pub at: DateTime<Utc>,
-    /// Who.
-    pub principal: Principal,
-    /// What.
-    pub action: String,
-    /// On what.
-    pub target: Option<String>,
-    /// Whether it was allowed.
-    pub allowed: bool,
-    /// Why not.
-    pub reason: Option<String>,
-    /// Facts.
-    pub details: Value,
-}
-
 impl Conn {
     /// Records a decision in this transaction.
     pub(crate) async fn audit(
@@ -99,41 +89,4 @@ impl Store {
         conn.audit(Some(context.tenant_id()), context.principal(), &row).await?;
         conn.end().await
     }
-
-    /// The tenant's trail, newest first, before a number.
-    pub async fn audit_entries(
-        &self,
-        context: &TenantContext,
-        before: Option<i64>,
-        limit: u32,
-    ) -> Result<Vec<AuditEntry>> {
-        const OPERATION: &str = "read the audit trail";
-        let mut conn = self.db().tenant(OPERATION, context).await?;
-        let rows = conn
-            .all(
-                sqlx::query(
-                    "SELECT id, at, principal, action, target, allowed, reason, details FROM audit_log
-                     WHERE tenant_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3",
-                )
-                .bind(context.tenant_id().uuid())
-                .bind(before.unwrap_or(i64::MAX))
-                .bind(i64::from(limit.min(1_000))),
-            )
-            .await?;
-        conn.end().await?;
-        read(OPERATION, &rows, entry)
-    }
-}
-
-fn entry(row: &PgRow) -> Result<AuditEntry, sqlx::Error> {
-    Ok(AuditEntry {
-        id: row.try_get("id")?,
-        at: row.try_get("at")?,
-        principal: row.try_get::<Json<Principal>, _>("principal")?.0,
-        action: row.try_get("action")?,
-        target: row.try_get("target")?,
-        allowed: row.try_get("allowed")?,
-        reason: row.try_get("reason")?,
-        details: row.try_get("details")?,
-    })
 }

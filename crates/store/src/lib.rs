@@ -50,7 +50,9 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 pub use admission::{Admission, AdmitSession, Admitted, CallDecision, NewCall};
-pub use audit::{AuditEntry, AuditRow};
+pub use audit::{
+    AuditEntry, AuditFilter, AuditHead, AuditKeys, AuditReport, AuditRow, AuditSeal, Finding, Sealed,
+};
 pub use auth::{AuthRefusal, Authenticated};
 pub use bus::{Bus, CallChange, CallWatch, Hint, QueueWatch, ShellWatch};
 pub use calls::CallFilter;
@@ -94,18 +96,22 @@ pub struct DatabaseConfig {
     pub timeout: Duration,
     /// Key of the hash under which API keys are kept. At least 32 bytes, the same in every process of an installation.
     pub pepper: Vec<u8>,
+    /// Keys of the audit trail's signed heads, the same in every process that seals or verifies.
+    pub audit: AuditKeys,
 }
 
 impl DatabaseConfig {
-    /// Defaults for everything else.
+    /// Defaults for everything else; the audit trail's key comes from the pepper.
     #[must_use]
     pub fn new(url: impl Into<String>, pepper: impl Into<Vec<u8>>) -> Self {
+        let pepper = pepper.into();
         Self {
             url: url.into(),
+            audit: AuditKeys::of_pepper(&pepper),
             max_connections: 16,
             writer_lanes: 2,
             timeout: Duration::from_secs(4),
-            pepper: pepper.into(),
+            pepper,
         }
     }
 }
@@ -139,6 +145,7 @@ struct Inner {
     activity: Activity,
     auth: AuthMemory,
     pepper: Pepper,
+    audit_keys: AuditKeys,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -172,8 +179,18 @@ impl Store {
         tasks.spawn(notify::listen(db.clone(), bus.clone(), origin, stop.clone()));
         tasks.spawn(tick(db.clone(), clock.clone(), activity.clone(), stop.clone()));
         let pepper = Pepper::new(&config.pepper);
-        let inner =
-            Inner { db, clock, bus, writer, activity, auth: AuthMemory::default(), pepper, stop, tasks };
+        let inner = Inner {
+            db,
+            clock,
+            bus,
+            writer,
+            activity,
+            auth: AuthMemory::default(),
+            pepper,
+            audit_keys: config.audit.clone(),
+            stop,
+            tasks,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -216,6 +233,10 @@ impl Store {
 
     pub(crate) fn auth(&self) -> &AuthMemory {
         &self.inner.auth
+    }
+
+    pub(crate) fn audit_keys(&self) -> &AuditKeys {
+        &self.inner.audit_keys
     }
 
     pub(crate) fn pepper(&self) -> &Pepper {

@@ -26,6 +26,8 @@ pub(crate) struct Metrics {
     pub(crate) connections: IntGaugeVec,
     /// Refused credentials by reason.
     pub(crate) auth_refusals: IntCounterVec,
+    /// Rows of the audit trail that this process sealed.
+    pub(crate) audit_sealed: IntCounter,
     /// Connections thrown away because their transaction was not brought to its end.
     pub(crate) abandoned: IntCounter,
 }
@@ -75,6 +77,10 @@ impl Metrics {
             errors: counters("toolhost_store_errors_total", "Failed operations", "kind")?,
             connections,
             auth_refusals: counters("toolhost_store_auth_refusals_total", "Refused credentials", "reason")?,
+            audit_sealed: counter(
+                "toolhost_store_audit_sealed_total",
+                "Rows of the audit trail that were sealed",
+            )?,
             abandoned: counter(
                 "toolhost_store_abandoned_transactions_total",
                 "Connections thrown away in the middle of a transaction",

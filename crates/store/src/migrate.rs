@@ -10,8 +10,10 @@ use crate::error::translate;
 use crate::{Result, Store, StoreError};
 
 /// Number, name and text of every migration.
-const MIGRATIONS: &[(i64, &str, &str)] =
-    &[(1, "main job", include_str!("../../../migrations/0001_main_job.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "main job", include_str!("../../../migrations/0001_main_job.sql")),
+    (3, "audit", include_str!("../../../migrations/0003_audit.sql")),
+];
 
 /// Texts of all migrations.
 #[cfg(feature = "testing")]

@@ -15,6 +15,7 @@ const PARTITION_DAYS: u32 = 7;
 
 #[derive(Debug, Clone, Copy)]
 enum Sweep {
+    AuditSeal,
     Partitions,
     Retention,
     IdempotencyKeys,
@@ -27,7 +28,8 @@ enum Sweep {
 }
 
 impl Sweep {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
+        Self::AuditSeal,
         Self::Partitions,
         Self::Retention,
         Self::IdempotencyKeys,
@@ -41,6 +43,7 @@ impl Sweep {
 
     fn name(self) -> &'static str {
         match self {
+            Self::AuditSeal => "audit_seal",
             Self::Partitions => "partitions",
             Self::Retention => "retention",
             Self::IdempotencyKeys => "idempotency_keys",
@@ -54,18 +57,21 @@ impl Sweep {
     }
 
     fn period(self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Partitions | Self::Retention => 3_600,
-            Self::IdempotencyKeys | Self::RemovedSandboxes => 600,
-            Self::LostHosts | Self::SurplusSlots | Self::Counts => 10,
-            Self::Journals => 60,
-            Self::Limits => 5,
+        Duration::from_millis(match self {
+            // A row is sealed within a second.
+            Self::AuditSeal => 500,
+            Self::Limits => 5_000,
+            Self::LostHosts | Self::SurplusSlots | Self::Counts => 10_000,
+            Self::Journals => 60_000,
+            Self::IdempotencyKeys | Self::RemovedSandboxes => 600_000,
+            Self::Partitions | Self::Retention => 3_600_000,
         })
     }
 
     async fn pass(self, tenure: &Arc<Tenure>, suspects: &Suspects) -> store::Result<()> {
         let store = tenure.store();
         match self {
+            Self::AuditSeal => while let store::Sealed::Some(_) = store.seal_audit().await? {},
             Self::Partitions => drop(store.ensure_partitions(PARTITION_DAYS).await?),
             Self::Retention => {
                 let dropped = store.drop_old(tenure.core.config.retention).await?;

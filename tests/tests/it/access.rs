@@ -246,3 +246,33 @@ async fn operators_manage_tenants_over_the_api() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_trail_is_sealed_while_the_service_works_and_verified_by_command() {
+    Host::test(&[], async |host| {
+        let tenant = host.tenant("acme")?;
+        let session = tenant.client.session(json!({})).await?;
+        tenant.client.bash(&session, "echo hi").await?;
+        let sealed = || async {
+            let trail = tenant.client.get("/v1/audit?limit=100").await?.expect(200)?;
+            let rows = trail["data"].as_array().cloned().unwrap_or_default();
+            Ok(rows.len() > 4 && rows.iter().all(|row| row["seal"]["sequence"].is_u64()))
+        };
+        wait::until("every row is sealed", sealed).await?;
+        let verified = host.cli(&["audit", "verify", "--tenant", &tenant.id])?;
+        ensure!(verified.contains("\tok\t"), "{verified}");
+        let checkpoint = host.folder().join("checkpoint.jsonl");
+        std::fs::write(&checkpoint, host.cli(&["audit", "checkpoint"])? + "\n")?;
+        let checkpoint = checkpoint.display().to_string();
+        let verified = host.cli(&["audit", "verify", "--checkpoint", &checkpoint])?;
+        ensure!(!verified.contains("TAMPERED"), "{verified}");
+        let lines = std::fs::read_to_string(&checkpoint)?.replace("\"sequence\":1", "\"sequence\":91");
+        std::fs::write(&checkpoint, lines)?;
+        ensure!(
+            host.cli(&["audit", "verify", "--checkpoint", &checkpoint]).is_err(),
+            "a forged checkpoint is told"
+        );
+        Ok(())
+    })
+    .await;
+}

@@ -16,20 +16,11 @@ pub(crate) enum Form {
 
 /// What a client wants: the type that it gives the higher weight, JSON when it does not care.
 pub(crate) fn form(headers: &HeaderMap) -> Form {
-    let ranges: Vec<(String, f32)> = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(range)
-        .collect();
+    let ranges = ranges(headers);
     if ranges.is_empty() {
         return Form::Json;
     }
-    let weight = |exact: &str, wide: &str| {
-        let of = |wanted: &str| ranges.iter().find(|(range, _)| range == wanted).map(|(_, weight)| *weight);
-        of(exact).or_else(|| of(wide)).or_else(|| of("*/*")).unwrap_or(0.0)
-    };
+    let weight = |exact: &str, wide: &str| weight(&ranges, exact, wide);
     let events = weight("text/event-stream", "text/*");
     let json = weight("application/json", "application/*");
     if events <= 0.0 && json <= 0.0 {
@@ -39,6 +30,48 @@ pub(crate) fn form(headers: &HeaderMap) -> Form {
     } else {
         Form::Json
     }
+}
+
+/// The representation of a list that can be exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// A page of JSON.
+    Page,
+    /// Everything, one JSON object a line.
+    Lines,
+    /// Nothing that we have.
+    Neither,
+}
+
+/// What a client wants of a list: lines only when it names them and likes nothing better.
+pub(crate) fn rows(headers: &HeaderMap) -> Rows {
+    let ranges = ranges(headers);
+    if ranges.is_empty() {
+        return Rows::Page;
+    }
+    let page = weight(&ranges, "application/json", "application/*");
+    let lines = ranges.iter().find(|(range, _)| range == "application/x-ndjson").map_or(0.0, |found| found.1);
+    match (page > 0.0, lines > 0.0) {
+        (_, true) if lines >= page => Rows::Lines,
+        (true, _) => Rows::Page,
+        (false, true) => Rows::Lines,
+        (false, false) => Rows::Neither,
+    }
+}
+
+fn ranges(headers: &HeaderMap) -> Vec<(String, f32)> {
+    headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(range)
+        .collect()
+}
+
+fn weight(ranges: &[(String, f32)], exact: &str, wide: &str) -> f32 {
+    let of = |wanted: &str| ranges.iter().find(|(range, _)| range == wanted).map(|(_, weight)| *weight);
+    of(exact).or_else(|| of(wide)).or_else(|| of("*/*")).unwrap_or(0.0)
 }
 
 fn range(text: &str) -> (String, f32) {
@@ -73,6 +106,23 @@ mod tests {
                 headers.insert(ACCEPT, accept.parse().expect("a header"));
             }
             assert_eq!(form(&headers), wanted, "{accept}");
+        }
+    }
+    #[test]
+    fn lines_are_given_to_who_names_them() {
+        for (accept, wanted) in [
+            ("", Rows::Page),
+            ("*/*", Rows::Page),
+            ("application/x-ndjson", Rows::Lines),
+            ("application/x-ndjson, */*", Rows::Lines),
+            ("application/x-ndjson;q=0.5, application/json", Rows::Page),
+            ("text/html", Rows::Neither),
+        ] {
+            let mut headers = HeaderMap::new();
+            if !accept.is_empty() {
+                headers.insert(ACCEPT, accept.parse().expect("a header"));
+            }
+            assert_eq!(rows(&headers), wanted, "{accept}");
         }
     }
 }

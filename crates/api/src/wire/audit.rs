@@ -32,6 +32,19 @@ pub struct AuditEntryView {
     /// Facts; arguments only as a hash.
     #[schema(value_type = Object)]
     pub details: Value,
+    /// Its link in the tenant's hash chain; null for the second or so until it is sealed.
+    pub seal: Option<AuditSealView>,
+}
+
+/// A row's link in the tenant's hash chain.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = AuditSeal)]
+pub struct AuditSealView {
+    /// Its place, from 1, without gaps.
+    pub sequence: u64,
+    /// SHA-256 over the link before and the row, in hexadecimal.
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    pub hash: String,
 }
 
 /// Who did something.
@@ -63,6 +76,10 @@ impl From<AuditEntry> for AuditEntryView {
             allowed: entry.allowed,
             reason: entry.reason,
             details: entry.details,
+            seal: entry.seal.map(|seal| AuditSealView {
+                sequence: seal.sequence,
+                hash: data_encoding::HEXLOWER.encode(&seal.hash),
+            }),
         }
     }
 }

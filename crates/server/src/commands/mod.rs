@@ -1,6 +1,7 @@
 //! The subcommands: which one, with which configuration, on which runtime.
 
 mod admin;
+mod audit;
 
 use std::io::Write as _;
 
@@ -45,6 +46,10 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Migrate => {
             let config = started(&sources)?;
             block_on(wiring::migrate(&config))
+        }
+        Command::Audit(command) => {
+            let config = load(&sources)?;
+            block_on(audit::run(&config, command))
         }
         Command::Admin(command) => {
             let config = load(&sources)?;

@@ -147,6 +147,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     {
         return problem("stream_url.signing_key must have at least 32 characters");
     }
+    if let Some(key) = &config.audit.signing_key
+        && key.expose().len() < 32
+    {
+        return problem("audit.signing_key must have at least 32 characters");
+    }
     Ok(())
 }
 

@@ -29,6 +29,8 @@ pub struct Config {
     pub keys: KeysConfig,
     /// Signed stream URLs.
     pub stream_url: StreamUrlConfig,
+    /// The audit trail.
+    pub audit: AuditConfig,
     /// What a worker process does.
     pub worker: WorkerConfig,
     /// How sandboxes are made.
@@ -137,6 +139,16 @@ pub struct KeysConfig {
 pub struct StreamUrlConfig {
     /// The secret that signs them.
     pub signing_key: Option<Secret>,
+}
+
+/// The audit trail.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditConfig {
+    /// The secret that signs the heads of its chains.
+    pub signing_key: Option<Secret>,
+    /// The secret that signed them before.
+    pub previous_signing_key: Option<Secret>,
 }
 
 /// What a worker process does.

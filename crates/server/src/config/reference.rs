@@ -92,6 +92,14 @@ pub const SETTINGS: &[Setting] = &[
         "stream_url.signing_key",
         "The secret that signs stream URLs, at least 32 characters, the same in every API process. Changing it invalidates the URLs given out. `toolhost dev` makes one.",
     ),
+    secret(
+        "audit.signing_key",
+        "The secret that signs the heads of the audit trail's chains, at least 32 characters, the same in every process. Made from `keys.pepper` when left out.",
+    ),
+    secret(
+        "audit.previous_signing_key",
+        "The secret that signed before, so that its heads stay good while `audit.signing_key` is changed.",
+    ),
     text(
         "worker.installation",
         "Name of the installation, part of the name and labels of every container: two installations that share an engine need two names.",
@@ -197,6 +205,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("database", "Postgres, the only store."),
     ("keys", "API keys."),
     ("stream_url", "Signed stream URLs, for clients that cannot send headers."),
+    ("audit", "The audit trail, which is chained and signed."),
     ("worker", "What a process that runs calls does."),
     ("sandbox", "How sandboxes are made."),
     ("policy", "The installation's own layer of policy. Tenants, keys and sessions can only narrow it."),

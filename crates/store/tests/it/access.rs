@@ -5,7 +5,7 @@ use chrono::TimeDelta;
 use domain::policy::Policy;
 use domain::{Scope, TenantStatus};
 use store::testing::{TestDatabase, operator, running_session, tenant};
-use store::{AuthRefusal, Authenticated, NewKey, NewTenant, Page, Store, StoreError};
+use store::{AuditFilter, AuthRefusal, Authenticated, NewKey, NewTenant, Page, Store, StoreError};
 
 use crate::calls::worker;
 
@@ -101,7 +101,8 @@ async fn what_is_not_a_valid_key_is_refused_and_the_right_way() -> Result<()> {
     );
     assert!(store.revoke_own_key(&context, key.id).await?.revoked_at.is_some(), "twice is no error");
 
-    let trail = store.audit_entries(&context, None, 100).await?;
+    let trail =
+        store.list_audit(&context, &AuditFilter::default(), Page { limit: 100, after: None }).await?.items;
     let refused: Vec<_> =
         trail.iter().filter(|row| row.action == "auth.refuse").map(|row| row.reason.as_deref()).collect();
     assert_eq!(refused, [Some("revoked"), Some("expired")], "those of known keys are the tenant's to see");

@@ -15,8 +15,8 @@ use serde_json::json;
 use sqlx::Row;
 use store::testing::{TestDatabase, admission, new_session, running_session, tenant};
 use store::{
-    AdmitSession, Admitted, Announce, CallChange, CallDecision, CallFilter, ClaimCursor, ClaimRequest, Fence,
-    Hint, Idempotency, OutputOwner, Page, Store, StoreError, TenantTurn,
+    AdmitSession, Admitted, Announce, AuditFilter, CallChange, CallDecision, CallFilter, ClaimCursor,
+    ClaimRequest, Fence, Hint, Idempotency, OutputOwner, Page, Store, StoreError, TenantTurn,
 };
 
 pub(crate) async fn worker(store: &Store) -> Result<WorkerId> {
@@ -126,8 +126,14 @@ async fn a_queued_call_is_claimed_runs_and_ends_with_every_event_in_order() -> R
     assert_eq!((range.total_bytes, range.dropped_bytes), (11, 0));
     assert_eq!(range.pieces.into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<_>>(), b"lo wo");
 
-    let trail: Vec<_> =
-        store.audit_entries(&context, None, 100).await?.into_iter().map(|row| row.action).rev().collect();
+    let trail: Vec<_> = store
+        .list_audit(&context, &AuditFilter::default(), Page { limit: 100, after: None })
+        .await?
+        .items
+        .into_iter()
+        .map(|row| row.action)
+        .rev()
+        .collect();
     assert_eq!(
         trail,
         ["tenant.create", "session.create", "session.start", "call.submit", "call.start", "call.end"]

@@ -9,8 +9,8 @@ use rand::RngExt;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use store::testing::{TestDatabase, admission, operator, running_session, tenant};
 use store::{
-    Admitted, Announce, AuditRow, CallFilter, Fence, NewKey, NewShell, OutputOwner, Page, SessionFence,
-    SessionFilter, SessionPatch, ShellLog, StoreError,
+    Admitted, Announce, AuditFilter, AuditRow, CallFilter, Fence, NewKey, NewShell, OutputOwner, Page,
+    SessionFence, SessionFilter, SessionPatch, ShellLog, StoreError,
 };
 
 use crate::calls::{outcome, output, queued, started, worker};
@@ -58,7 +58,8 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
     let filter = CallFilter { session_id: Some(session.id), ..CallFilter::default() };
     assert!(store.list_calls(&thief, &filter, Page::default()).await?.items.is_empty());
     assert!(store.list_own_keys(&thief, Page::default()).await?.items.is_empty());
-    let trail = store.audit_entries(&thief, None, 100).await?;
+    let trail =
+        store.list_audit(&thief, &AuditFilter::default(), Page { limit: 100, after: None }).await?.items;
     assert_eq!(trail.iter().map(|row| row.action.as_str()).collect::<Vec<_>>(), ["tenant.create"]);
     assert!(matches!(store.admit(admission(&thief, session.id)).await?, Admitted::SessionNotFound));
     let mut after = admission(&thief, running_session(&store, &thief, worker).await?.id);
