@@ -10,4 +10,5 @@ mod load;
 mod main_job;
 mod sandbox_attacks;
 mod sessions;
+mod submitting;
 mod tools;

@@ -11,18 +11,17 @@
 
 mod account;
 mod binaries;
+mod folders;
+mod orphan;
 mod probe;
 
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -36,9 +35,6 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// What a server says that starts too soon after the kill of the one before.
 const MEMORY_STILL_HELD: &str = "pre-existing shared memory block";
 const POLL: Duration = Duration::from_millis(20);
-/// Paths of unix sockets are limited to 107 bytes; the socket's own name takes this many.
-const LONGEST_SOCKET_FOLDER: usize = 107 - "/.s.PGSQL.5432".len();
-
 /// Whether a power cut may cost data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
@@ -67,9 +63,9 @@ impl Cluster {
     /// When there is no server installed, or it does not start; the end of its log is in the message.
     pub async fn start(folder: &Path, durability: Durability) -> Result<Self> {
         let account = Account::for_server()?;
-        let home = home(folder, &account)?;
+        let home = folders::home(folder, &account)?;
         let binaries = Binaries::find(&home.join("data"))?;
-        let sockets = socket_folder(&home, &account)?;
+        let sockets = folders::sockets(&home, &account)?;
         let mut cluster = Self { home, sockets, binaries, account, durability, child: None };
         cluster.initialise().await?;
         cluster.start_again().await?;
@@ -93,7 +89,7 @@ impl Cluster {
     /// # Errors
     /// When it does not answer in time or ends at once.
     pub async fn start_again(&mut self) -> Result<()> {
-        self.stop_orphan().await?;
+        orphan::stop(&self.home.join("data")).await?;
         let log = self.home.join("log");
         if log.exists() {
             fs::rename(&log, self.home.join("log.old"))?;
@@ -128,7 +124,7 @@ impl Cluster {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         for (signal, limit) in [(Signal::SIGINT, STOP_LIMIT), (Signal::SIGQUIT, STOP_LIMIT)] {
             if let Some(pid) = child.id() {
-                send(pid, signal);
+                orphan::send(pid, signal);
             }
             if timeout(limit, child.wait()).await.is_ok() {
                 return Ok(());
@@ -229,107 +225,13 @@ impl Cluster {
         let lines: Vec<_> = text.lines().rev().take(5).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
     }
-
-    /// Stops a server that a killed process of ours has left behind on this data.
-    async fn stop_orphan(&self) -> Result<()> {
-        let data = self.home.join("data");
-        let pid_file = data.join("postmaster.pid");
-        let Some(pid) = recorded_pid(&pid_file)? else { return Ok(()) };
-        if !is_alive(pid) {
-            return Ok(());
-        }
-        if !is_server_on(pid, &data) {
-            return fs::remove_file(&pid_file)
-                .with_context(|| format!("cannot remove {}", pid_file.display()));
-        }
-        tracing::info!(pid, "stopping the Postgres server that an earlier run left behind");
-        for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGKILL] {
-            send(pid, signal);
-            let deadline = Instant::now() + STOP_LIMIT;
-            while Instant::now() < deadline {
-                if !is_alive(pid) {
-                    return Ok(());
-                }
-                sleep(POLL).await;
-            }
-        }
-        bail!("the Postgres server of an earlier run (pid {pid}) does not end")
-    }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(pid) = self.pid() {
-            send(pid, Signal::SIGINT);
+            orphan::send(pid, Signal::SIGINT);
         }
-    }
-}
-
-fn home(folder: &Path, account: &Account) -> Result<PathBuf> {
-    let parent = folder.parent().context("the cluster's folder needs a parent")?;
-    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-    let parent = parent.canonicalize()?;
-    let name = folder.file_name().context("the cluster's folder needs a name")?;
-    let mut home = parent.join(name);
-    if !account.may_enter(&parent) {
-        let elsewhere = PathBuf::from(format!("/var/lib/toolhost-{}", crate::place::short_hash(&home)));
-        if fs::symlink_metadata(&home).is_err() {
-            std::os::unix::fs::symlink(&elsewhere, &home)
-                .with_context(|| format!("cannot link {} to {}", home.display(), elsewhere.display()))?;
-        }
-        home = elsewhere;
-    }
-    private_folder(&home, account)?;
-    Ok(home)
-}
-
-fn socket_folder(home: &Path, account: &Account) -> Result<PathBuf> {
-    let beside = home.join("run");
-    let folder = if beside.as_os_str().len() <= LONGEST_SOCKET_FOLDER {
-        beside
-    } else {
-        PathBuf::from(format!("/tmp/toolhost-postgres-{}", crate::place::short_hash(home)))
-    };
-    private_folder(&folder, account)?;
-    Ok(folder)
-}
-
-fn private_folder(path: &Path, account: &Account) -> Result<()> {
-    let made = fs::DirBuilder::new().mode(0o700).create(path);
-    match made {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        other => other.with_context(|| format!("cannot make {}", path.display()))?,
-    }
-    account.own(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
-        .with_context(|| format!("cannot protect {}", path.display()))
-}
-
-fn recorded_pid(pid_file: &Path) -> Result<Option<u32>> {
-    match fs::read_to_string(pid_file) {
-        Ok(text) => Ok(text.lines().next().and_then(|line| line.trim().parse().ok())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", pid_file.display())),
-    }
-}
-
-fn is_alive(pid: u32) -> bool {
-    // A zombie has no command line; it holds nothing.
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
-}
-
-fn is_server_on(pid: u32, data: &Path) -> bool {
-    let is_postgres =
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres");
-    let works_there = fs::read_link(format!("/proc/{pid}/cwd"))
-        .is_ok_and(|folder| data.canonicalize().is_ok_and(|data| data == folder));
-    is_postgres && works_there
-}
-
-fn send(pid: u32, signal: Signal) {
-    if let Ok(pid) = i32::try_from(pid) {
-        // It may have ended already; then there is nobody to tell.
-        let _ = kill(Pid::from_raw(pid), signal);
     }
 }
 

@@ -1,5 +1,8 @@
 //! The cluster as `toolhost dev` meets it: first start, restart, after kill -9, beside an orphan.
 
+use std::os::unix::fs::PermissionsExt;
+
+use super::orphan::is_alive;
 use super::*;
 
 /// A folder that the user `postgres` may pass through, so that nothing is put below `/var/lib`.
