@@ -26,10 +26,12 @@ pub(crate) async fn watch(tenure: Arc<Tenure>) {
             () = tenure.ended.cancelled() => return,
             _ = look.tick() => {}
         }
-        if !tenure.takes_work() {
+        if !tenure.lease.is_healthy() {
             continue;
         }
-        if let Err(error) = take_over(&tenure).await {
+        if tenure.takes_work()
+            && let Err(error) = take_over(&tenure).await
+        {
             tracing::debug!(%error, "no takeover");
         }
         if let Err(error) = start_forgotten(&tenure, &mut unknown).await {
@@ -106,7 +108,10 @@ fn resume(tenure: &Arc<Tenure>, call: domain::Call, generation: Option<u32>) {
 async fn start_forgotten(tenure: &Arc<Tenure>, unknown: &mut HashMap<CallId, u32>) -> store::Result<()> {
     let mut still_unknown = HashMap::new();
     for call in heed_cancels(tenure).await? {
-        if tenure.knows_call(call.id) || !matches!(call.status, CallStatus::Starting | CallStatus::Running) {
+        if tenure.knows_call(call.id)
+            || !tenure.takes_work()
+            || !matches!(call.status, CallStatus::Starting | CallStatus::Running)
+        {
             continue;
         }
         if unknown.get(&call.id) == Some(&call.attempt) {

@@ -123,8 +123,8 @@ impl WorkerHandle {
         &self.sandboxes
     }
 
-    /// Asks the worker to stop, as cancelling its token does.
-    pub fn stop(&self) {
+    /// Asks the worker to take no more work, hand over what it has and stop, as cancelling its token does.
+    pub fn drain(&self) {
         self.shutdown.cancel();
     }
 

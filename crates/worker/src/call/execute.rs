@@ -162,7 +162,10 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         },
         () = facts.tenure.ended.cancelled() => Execution::Abandoned,
         () = out_of_patience(facts) => {
-            facts.session.condemn(&serving);
+            // It may be the database that keeps the tool waiting; only an agent that does not obey is replaced.
+            if serving.sandbox.agent().forget(&facts.call.id.to_string()).await.is_err() {
+                facts.session.condemn(&serving);
+            }
             Execution::Unanswered
         }
     }
@@ -194,10 +197,14 @@ async fn ending(facts: &Facts) {
     }
 }
 
-/// Waits until a call that is to be ended should long be over.
+/// Waits until a call that is to be ended should long be over, while this worker could act.
 async fn out_of_patience(facts: &Facts) {
     ending(facts).await;
     tokio::time::sleep(END_LIMIT).await;
+    while !facts.tenure.lease.is_healthy() {
+        facts.tenure.lease.healthy().await;
+        tokio::time::sleep(END_LIMIT).await;
+    }
 }
 
 fn panicked(facts: &Facts, panic: &(dyn Any + Send)) -> Execution {

@@ -97,7 +97,7 @@ pub(crate) fn report(execution: Execution, circumstances: Circumstances) -> Repo
         },
         Execution::Panicked => end(panicked(), circumstances.usage),
         Execution::Unanswered => {
-            let evidence = json!({"sandbox": "did not answer and was removed"});
+            let evidence = json!({"ended": "by force, as what it ran did not end in time"});
             let cause = cause.unwrap_or(Cause::TimedOut);
             let ending = ended_by(cause, circumstances.partial, evidence, circumstances.timeout_ms);
             end(ending, circumstances.usage)
