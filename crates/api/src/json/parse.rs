@@ -42,10 +42,17 @@ pub fn parse(text: &[u8]) -> Result<Value, Malformed> {
     match parsed.and_then(|value| parser.end().map(|()| value)) {
         Ok(value) => Ok(value),
         Err(error) => {
-            let message = state.refusal.borrow_mut().take().unwrap_or_else(|| syntax(&error));
+            let refusal = state.refusal.borrow_mut().take();
+            let message = refusal.or_else(|| not_utf8(text)).unwrap_or_else(|| syntax(&error));
             Err(Malformed { pointer: state.pointer.into_inner(), message })
         }
     }
+}
+
+/// Bytes that are no text at all: the parser's words for them are those for escapes.
+fn not_utf8(text: &[u8]) -> Option<String> {
+    let error = std::str::from_utf8(text).err()?;
+    Some(format!("it is not valid UTF-8 (from byte {} on)", error.valid_up_to() + 1))
 }
 
 /// The parser's own sentence, which names the line and column and repeats nothing of the text.
@@ -242,7 +249,10 @@ mod tests {
 
     #[test]
     fn invalid_utf8_is_refused() {
-        assert!(parse(b"\"\xff\"").is_err());
+        for (text, from) in [(&b"\"\xff\""[..], "byte 2"), (b"{\"a\": \"\xc3\x28\"}", "byte 8")] {
+            let message = parse(text).expect_err("not text").message;
+            assert!(message.contains("UTF-8") && message.contains(from), "{message}");
+        }
     }
 
     fn any_json() -> impl Strategy<Value = Value> {
