@@ -19,7 +19,11 @@ pub(crate) fn list<'a>(state: &'a ApiState, context: &TenantContext, filter: &Fi
 
 /// One tool, by its own name or another.
 pub(crate) fn get<'a>(state: &'a ApiState, name: &str) -> Result<&'a Descriptor, Problem> {
-    state.catalog.get(name).map(|resolved| resolved.descriptor).ok_or_else(Problem::not_found)
+    state.catalog.get(name).map(|resolved| resolved.descriptor).ok_or_else(|| {
+        let nearest = state.catalog.nearest(name);
+        let detail = format!("There is no tool `{}`; {}.", shown(name), hint(&nearest));
+        Problem::new(Code::NotFound, detail).with("nearest", nearest)
+    })
 }
 
 /// Checks a call's tool and arguments.
@@ -33,14 +37,11 @@ pub(crate) fn admit(
 
 /// The catalogue's refusal as a problem, with pointers into the request's body.
 pub(crate) fn refuse(tool: &str, error: AdmitError) -> Problem {
-    let shown: String = tool.chars().filter(|c| !c.is_control()).take(60).collect();
+    let shown = shown(tool);
     match error {
         AdmitError::UnknownTool { nearest } => {
-            let hint = match nearest.as_slice() {
-                [] => "GET /v1/tools lists what there is".to_owned(),
-                names => format!("did you mean `{}`?", names.join("`, `")),
-            };
-            Problem::new(Code::UnknownTool, format!("There is no tool `{shown}`; {hint}"))
+            let hint = hint(&nearest);
+            Problem::new(Code::UnknownTool, format!("There is no tool `{shown}`; {hint}."))
                 .field("/tool", FieldCode::Invalid, hint)
                 .with("nearest", nearest)
         }
@@ -58,6 +59,19 @@ pub(crate) fn refuse(tool: &str, error: AdmitError) -> Problem {
                 format!("The arguments of `{shown}` are not valid ({} in all): {first}.", errors.len());
             Problem::new(Code::InvalidArguments, detail).fields(errors)
         }
+    }
+}
+
+/// A name as it may be repeated.
+fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(60).collect()
+}
+
+/// What to do about a name that no tool has.
+fn hint(nearest: &[String]) -> String {
+    match nearest {
+        [] => "GET /v1/tools lists what there is".to_owned(),
+        names => format!("perhaps `{}`", names.join("`, `")),
     }
 }
 

@@ -173,6 +173,8 @@ async fn paths_methods_and_parameters() {
     client.get("/v1/calls?cursor=x").await.problem(400, "invalid_cursor");
     client.get("/v1/tools?format=xml").await.problem(400, "invalid_request");
     client.get("/v1/tools/nothing").await.problem(404, "not_found");
+    let typo = client.get("/v1/tools/bsh").await.problem(404, "not_found");
+    assert_eq!(typo["nearest"][0], "bash");
     client.get("/problems/nothing").await.problem(404, "not_found");
     let head = client.send(client.request("HEAD", "/v1/nothing")).await;
     assert_eq!((head.status, head.bytes.len()), (404, 0));
