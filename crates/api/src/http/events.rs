@@ -46,7 +46,7 @@ pub(crate) async fn get_events(
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let cursor = cursor(&headers, &mut params, "after")?;
+    let cursor = cursor(&headers, &mut params, "after", events::parse_cursor)?;
     params.take("token")?;
     let limit = params.parse::<u32>("limit", "must be a number from 1 to 100")?.unwrap_or(limits::PAGE_ITEMS);
     params.finish()?;
@@ -67,11 +67,16 @@ pub(crate) async fn get_events(
 }
 
 /// Where to begin: the browser's header wins over the query, which is that of the first connection.
-pub(crate) fn cursor(headers: &HeaderMap, params: &mut Params, name: &str) -> Result<u64, Problem> {
+pub(crate) fn cursor(
+    headers: &HeaderMap,
+    params: &mut Params,
+    name: &str,
+    parse: fn(&str) -> Result<u64, Problem>,
+) -> Result<u64, Problem> {
     let query = params.take(name)?;
     match headers.get("last-event-id") {
-        Some(value) => events::parse_cursor(value.to_str().unwrap_or_default()),
-        None => query.map_or(Ok(0), |text| events::parse_cursor(&text)),
+        Some(value) => parse(value.to_str().unwrap_or_default()),
+        None => query.map_or(Ok(0), |text| parse(&text)),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Shells over HTTP, as far as they can be read.
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use domain::{SessionId, ShellId};
+use domain::{SessionId, ShellId, ShellStatus};
 
 use super::accept::{Form, form};
 use super::access::Tenant;
@@ -63,7 +63,9 @@ pub(crate) async fn get_shell(
         ("max_bytes" = Option<u64>, Query, minimum = 1, maximum = 1048576, description = "Bytes of the part, 1 to 1,048,576; 65,536 when left out (JSON only)."),
         ("Last-Event-ID" = Option<u64>, Header, description = "Like `since_offset`, and wins over it."),
     ),
-    responses((status = 200, description = "The output.", content((ShellOutput = "application/json"), (String = "text/event-stream")))))]
+    responses(
+        (status = 200, description = "The output.", content((ShellOutput = "application/json"), (String = "text/event-stream"))),
+        (status = 204, description = "The shell has ended and the stream is resumed at the end of its log: do not connect again.")))]
 pub(crate) async fn get_shell_output(
     State(state): State<ApiState>,
     Tenant(context): Tenant,
@@ -74,7 +76,7 @@ pub(crate) async fn get_shell_output(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     const MOST: u64 = 1024 * 1024;
-    let offset = cursor(&headers, &mut params, "since_offset")?;
+    let offset = cursor(&headers, &mut params, "since_offset", shells::parse_offset)?;
     let expected = "must be a number from 1 to 1048576";
     let max_bytes = params.parse::<u64>("max_bytes", expected)?.unwrap_or(64 * 1024);
     params.finish()?;
@@ -87,6 +89,12 @@ pub(crate) async fn get_shell_output(
         }
         Form::Events => {
             let watch = state.store.bus().subscribe_shell(id);
+            let shell = shells::get(&state, &context, session_id, id).await?;
+            shells::check_offset(&shell, offset)?;
+            let resumed = offset > 0 || headers.contains_key("last-event-id");
+            if resumed && offset == shell.next_offset && shell.status == ShellStatus::Exited {
+                return Ok(StatusCode::NO_CONTENT.into_response());
+            }
             let mut source = ShellSource::new(state.clone(), context.clone(), session_id, id, offset, watch);
             let first = source.read().await?;
             sse::open(&state, Asked { context, credential, method }, source, first, offset)

@@ -9,8 +9,13 @@ use crate::state::ApiState;
 
 /// A place to begin from: a number of this call that a client has seen, or 0.
 pub(crate) fn parse_cursor(text: &str) -> Result<u64, Problem> {
+    plain_number(text).ok_or_else(invalid_cursor)
+}
+
+/// A number of digits and nothing else.
+pub(crate) fn plain_number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().ok()).flatten().ok_or_else(invalid_cursor)
+    digits.then(|| text.parse().ok()).flatten()
 }
 
 /// What a source of events begins with.

@@ -1,6 +1,6 @@
 //! Shells, as far as they can be read: who writes to them is a tool.
 
-use domain::{SessionId, Shell, ShellId, ShellStatus, TenantContext};
+use domain::{Code, SessionId, Shell, ShellId, ShellStatus, TenantContext};
 use store::OutputOwner;
 
 use crate::problem::Problem;
@@ -27,6 +27,27 @@ pub(crate) async fn get(
     Ok(state.store.get_shell(context, session_id, id).await?)
 }
 
+/// Refuses to read from behind the end of a shell's log.
+pub(crate) fn check_offset(shell: &Shell, offset: u64) -> Result<(), Problem> {
+    if offset <= shell.next_offset {
+        return Ok(());
+    }
+    let detail = format!("The log of this shell has {} bytes so far.", shell.next_offset);
+    Err(invalid_cursor(&detail))
+}
+
+/// An offset in a shell's log, as a client gives it.
+pub(crate) fn parse_offset(text: &str) -> Result<u64, Problem> {
+    super::events::plain_number(text).ok_or_else(|| invalid_cursor("It is a whole number of bytes."))
+}
+
+fn invalid_cursor(detail: &str) -> Problem {
+    Problem::new(
+        Code::InvalidCursor,
+        format!("The cursor is not an offset in the log of this shell. {detail}"),
+    )
+}
+
 /// Part of a shell's log.
 pub(crate) async fn output(
     state: &ApiState,
@@ -37,6 +58,7 @@ pub(crate) async fn output(
     max_bytes: u64,
 ) -> Result<ShellOutput, Problem> {
     let shell = state.store.get_shell(context, session_id, id).await?;
+    check_offset(&shell, since_offset)?;
     let owner = OutputOwner::Shell(id);
     let pieces = state.store.output_pieces(context, owner, since_offset, max_bytes).await?;
     let mut next_offset = since_offset;

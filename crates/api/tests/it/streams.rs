@@ -344,3 +344,54 @@ async fn connect(base: &str) -> tokio::net::TcpStream {
     let address = base.strip_prefix("http://").expect("http").parse().expect("an address");
     socket.connect(address).await.expect("connects")
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_an_ended_shell_ends_for_good() {
+    let app = App::start().await;
+    let client = app.client().await;
+    let worker = app.worker().await;
+    let session = client.session().await;
+    let call = client.submit(&session).await;
+    let claimed = app.store.claim_sessions(worker.id(), 1).await.expect("sessions");
+    let fence = store::SessionFence::of(&claimed[0]).expect("has a worker");
+    let id: domain::ShellId = app.store.clock().new_id();
+    let new = store::NewShell {
+        id,
+        call_id: call.parse().expect("an id"),
+        operation: 1,
+        command: "echo hello".to_owned(),
+        description: None,
+        log: store::ShellLog::Own,
+    };
+    app.store.create_shell(&fence, new).await.expect("a shell");
+    let piece = domain::event::OutputPiece {
+        log_offset: 0,
+        stream: domain::StreamName::Stdout,
+        offset: 0,
+        bytes: b"hello".to_vec(),
+    };
+    app.store.append_shell_output(&fence, id, vec![piece], 5).await.expect("appended");
+    let path = format!("/v1/sessions/{session}/shells/{id}/output");
+    let running = client.stream(&path, &[("last-event-id", "5")]).await;
+    assert_eq!(running.response_status, 200, "there may be more to come");
+    drop(running);
+    app.store.finish_shell(&fence, id, store::ShellEnd::default()).await.expect("ended");
+
+    let whole = client.stream(&path, &[]).await.rest().await;
+    let kinds: Vec<&str> = whole.iter().map(|event| event.event.as_str()).collect();
+    assert_eq!(kinds, ["shell.output", "shell.ended", "end"]);
+    let last = whole.iter().filter_map(|event| event.id).next_back().expect("a number");
+    let resumed = client.stream(&path, &[("last-event-id", &last.to_string())]).await;
+    assert_eq!(resumed.response_status, 204);
+    for accept in ["text/event-stream", "application/json"] {
+        for (query, header) in [("?since_offset=6", None), ("", Some("6")), ("", Some("x"))] {
+            let request = client.request("GET", &format!("{path}{query}")).header("accept", accept);
+            let request = header.into_iter().fold(request, |request, id| request.header("last-event-id", id));
+            let problem = client.send(request).await.problem(400, "invalid_cursor");
+            let detail = problem["detail"].as_str().expect("a text");
+            assert!(detail.contains("shell") && !detail.contains("call"), "{detail}");
+        }
+    }
+    let end = client.get(&format!("{path}?since_offset=5")).await.expect(200);
+    assert_eq!((&end["chunks"], &end["next_offset"]), (&json!([]), &json!(5)));
+}
