@@ -13,16 +13,19 @@ use super::access::Tenant;
 use super::extract::{Id, Params};
 use super::ranges::{Wanted, wanted};
 use crate::problem::Problem;
-use crate::service::output::{STRETCH_BYTES, stretch};
+use crate::service::output::{STRETCH_BYTES, dropped_bytes, stretch};
 use crate::state::ApiState;
 
 /// Bytes that a ranged answer has at most; a client asks again for the rest.
 const RANGE_BYTES: u64 = 4 * STRETCH_BYTES;
 
+/// Says that bytes are missing in the middle of what a call wrote.
+const DROPPED_BYTES: HeaderName = HeaderName::from_static("x-dropped-bytes");
+
 /// Read a call's output
 ///
 /// All of one stream as bytes, as far as it has been written, or a range of it (at most 4 MiB at a time). Where bytes were dropped from
-/// the middle of a very long output, the whole leaves them out, and a range ends before them; `result.truncated.dropped_bytes` of the call says how many.
+/// the middle of a very long output, the whole leaves them out, and a range ends before them; `X-Dropped-Bytes` says how many there are.
 #[utoipa::path(get, path = "/v1/calls/{call_id}/output", tag = "calls", security(("bearer" = ["calls:read"])),
     params(
         ("call_id" = String, Path, description = "The call."),
@@ -31,9 +34,11 @@ const RANGE_BYTES: u64 = 4 * STRETCH_BYTES;
     ),
     responses(
         (status = 200, description = "All of it.", body = String, content_type = "application/octet-stream",
-            headers(("Accept-Ranges" = String, description = "`bytes`"))),
+            headers(("Accept-Ranges" = String, description = "`bytes`"),
+                ("X-Dropped-Bytes" = Option<u64>, description = "Bytes of stdout and stderr together that were dropped from the middle; left out when there are none."))),
         (status = 206, description = "The range.", body = String, content_type = "application/octet-stream",
-            headers(("Content-Range" = String, description = "Which bytes of how many.")))))]
+            headers(("Content-Range" = String, description = "Which bytes of how many."),
+                ("X-Dropped-Bytes" = Option<u64>, description = "As with the whole.")))))]
 pub(crate) async fn get_output(
     State(state): State<ApiState>,
     Tenant(context): Tenant,
@@ -48,6 +53,7 @@ pub(crate) async fn get_output(
     };
     params.finish()?;
     state.store.get_call(&context, id).await?;
+    let dropped_bytes = dropped_bytes(&state, id).await?;
     let reader = Reader { state, context, id, stream };
     let mut response = match wanted(&headers) {
         Wanted::Everything => reader.everything().await?,
@@ -58,6 +64,9 @@ pub(crate) async fn get_output(
         }
     };
     response.headers_mut().insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if dropped_bytes > 0 {
+        response.headers_mut().insert(DROPPED_BYTES, dropped_bytes.into());
+    }
     Ok(response)
 }
 

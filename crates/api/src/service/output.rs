@@ -22,6 +22,11 @@ pub(crate) struct Stretch {
 /// Most bytes of one read.
 pub(crate) const STRETCH_BYTES: u64 = 1024 * 1024;
 
+/// Bytes of both streams that were dropped from the middle. The call is the caller's own: that was asked before.
+pub(crate) async fn dropped_bytes(state: &ApiState, call_id: CallId) -> Result<u64, Problem> {
+    Ok(state.store.durable_output(OutputOwner::Call(call_id)).await?.dropped_bytes)
+}
+
 /// The first stretch of kept bytes at or behind `from`, before `to`. Empty when there is none.
 pub(crate) async fn stretch(
     state: &ApiState,

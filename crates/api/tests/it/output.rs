@@ -64,14 +64,18 @@ async fn long_output_is_streamed_and_what_was_dropped_is_told() {
         running.write(&group.iter().map(Vec::as_slice).collect::<Vec<_>>()).await;
     }
     let head: Vec<u8> = pieces.concat();
-    assert_eq!(client.get(&path).await.bytes, head);
+    let reply = client.get(&path).await;
+    assert_eq!((reply.bytes, reply.headers.contains_key("x-dropped-bytes")), (head.clone(), false));
     running.drop_bytes(StreamName::Stdout, 3_000_000);
     running.write(&[b"tail"]).await;
     let total = head.len() as u64 + 3_000_004;
     let mut kept = head.clone();
     kept.extend(b"tail");
-    assert_eq!(client.get(&path).await.bytes, kept, "the whole leaves out what was dropped");
-    assert_eq!(range(&client, &path, "bytes=-4").await.bytes, b"tail");
+    let whole = client.get(&path).await;
+    assert_eq!(whole.bytes, kept, "the whole leaves out what was dropped");
+    assert_eq!(whole.header("x-dropped-bytes"), "3000000");
+    let tail = range(&client, &path, "bytes=-4").await;
+    assert_eq!((&tail.bytes[..], tail.header("x-dropped-bytes")), (&b"tail"[..], "3000000"));
     let before = range(&client, &path, &format!("bytes={}-", head.len() - 10)).await;
     assert_eq!(before.bytes, head[head.len() - 10..], "a range ends before it");
     assert_eq!(
