@@ -79,6 +79,6 @@ async fn submit(
     let submitted = calls::submit(state, context, Target::Session(session_id), call, idempotency)
         .await
         .map_err(|problem| problem.beneath(&at))?;
-    let submitted = calls::wait(state, context, submitted, wait_ms).await?;
+    let submitted = calls::wait(state, context, submitted, wait_ms).await;
     Ok(CallView::new(submitted.call, submitted.place))
 }

@@ -122,9 +122,20 @@ async fn answer(
     let location = format!("/v1/calls/{}", submitted.call.id);
     let replay = submitted.replay;
     let mut response = match form {
-        Form::Events => stream(state, context, credential, submitted).await?,
+        Form::Events => {
+            let call = submitted.call.clone();
+            let place = submitted.place.clone();
+            match stream(state, context, credential, submitted).await {
+                Ok(response) => response,
+                // The call was taken on, so its id must not be lost.
+                Err(problem) if problem.code == Code::DatabaseUnavailable => {
+                    (StatusCode::ACCEPTED, axum::Json(CallView::new(call, place))).into_response()
+                }
+                Err(problem) => problem.with("call_id", call.id.to_string()).into_response(),
+            }
+        }
         Form::Json | Form::Neither => {
-            let submitted = calls::wait(state, &context, submitted, wait_ms).await?;
+            let submitted = calls::wait(state, &context, submitted, wait_ms).await;
             let over = submitted.call.status.is_terminal();
             let status = if over { StatusCode::OK } else { StatusCode::ACCEPTED };
             (status, axum::Json(CallView::new(submitted.call, submitted.place))).into_response()

@@ -150,7 +150,7 @@ fn as_decision(decision: Decision) -> CallDecision {
     let rule = json!({"layer": decision.layer, "rule": decision.rule});
     CallDecision::Denied {
         error: CallError::new(Code::PolicyDenied, decision.explanation)
-            .hint("Use another tool, or ask whoever sets the policy. GET /v1/tools lists what is allowed.")
+            .hint("Use another tool, or ask whoever sets the policy. POST /v1/policies/explain with the session's id says which rule decides.")
             .details(rule.clone()),
         ended: CallEnded { reason: EndReason::Denied, evidence: rule, hint: None },
     }
@@ -208,20 +208,27 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
     }
 }
 
-/// Waits for a call's end, at most so long, and returns it as it is then. Dropping the wait does nothing to the call.
+/// Waits for a call's end, at most so long, and returns it as it is then, or as it was last seen. Dropping the wait does nothing to the call.
 pub(crate) async fn wait(
     state: &ApiState,
     context: &TenantContext,
     submitted: Submitted,
     wait_ms: u64,
-) -> Result<Submitted, Problem> {
+) -> Submitted {
     let mut submitted = submitted;
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let mut look = submitted.replay == Replay::Again || submitted.call.status == CallStatus::Queued;
     while wait_ms > 0 && !submitted.call.status.is_terminal() {
         if std::mem::take(&mut look) {
-            submitted.call = state.store.get_call(context, submitted.call.id).await?;
-            continue;
+            // The call was taken on: when it cannot be read just now, what is known of it is the answer.
+            match timeout_at(deadline, state.store.get_call(context, submitted.call.id)).await {
+                Ok(Ok(call)) => submitted.call = call,
+                Ok(Err(error)) => tracing::warn!(%error, "an accepted call cannot be read; it is waited for"),
+                Err(_) => break,
+            }
+            if submitted.call.status.is_terminal() {
+                break;
+            }
         }
         let now = Instant::now();
         if now >= deadline || state.shutdown.is_cancelled() {
@@ -233,7 +240,7 @@ pub(crate) async fn wait(
             Ok(CallChange::Wake) | Err(_) => true,
         };
     }
-    Ok(submitted)
+    submitted
 }
 
 /// Takes an event into a call that is known up to the event before. False when something is missing in between.

@@ -82,6 +82,10 @@ async fn what_policy_denies_is_a_call_with_a_reason() {
     let path = format!("/v1/sessions/{session}/calls");
     let call = client.post(&path, &json!({"tool": "list_bash"})).await.expect(200);
     assert_eq!((&call["status"], &call["error"]["code"]), (&"denied".into(), &"policy_denied".into()));
+    assert!(
+        call["error"]["hint"].as_str().is_some_and(|hint| hint.contains("/v1/policies/explain")),
+        "{call:#}"
+    );
     assert_eq!(call["error"]["details"], json!({"layer": "installation", "rule": "/tools/disabled/0"}));
     let events = client.get(&format!("/v1/calls/{}/events", id_of(&call))).await.expect(200);
     assert_eq!((&events["data"][0]["type"], &events["ended"]), (&"call.ended".into(), &true.into()));

@@ -6,7 +6,7 @@ use serde_json::json;
 use store::testing::{Durability, TestDatabase};
 
 use crate::app::App;
-use crate::client::Client;
+use crate::client::{Client, id_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_the_database_is_told_and_streams_survive_it() {
@@ -37,6 +37,39 @@ async fn an_outage_of_the_database_is_told_and_streams_survive_it() {
     assert_eq!((&after.data["text"], after.id), (&json!("after"), Some(4)));
     running.finish().await;
     assert_eq!(stream.until("end").await.data["seq"], 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_taken_on_is_answered_though_the_database_goes_away() {
+    let database = TestDatabase::private(Durability::Off).await.expect("a database");
+    let app = App::on(database, |_| {}).await;
+    let client = app.client().await;
+    let path = format!("/v1/sessions/{}/calls", client.session().await);
+    let waiting = {
+        let (client, path) = (client.clone(), path.clone());
+        let body = json!({"tool": "bash", "arguments": {"command": "true"}, "wait_ms": 6_000});
+        tokio::spawn(async move { client.post(&path, &body).await })
+    };
+    let batch = {
+        let (client, path) = (client.clone(), format!("{path}/batch"));
+        let call = json!({"tool": "bash", "arguments": {"command": "true"}, "wait_ms": 6_000});
+        tokio::spawn(async move { client.post(&path, &json!({"calls": [call]})).await })
+    };
+    let until = Instant::now() + Duration::from_secs(4);
+    while client.get("/v1/calls").await.expect(200)["data"].as_array().map(Vec::len) != Some(2) {
+        assert!(Instant::now() < until, "both are taken on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    app.database.crash().await.expect("crashes");
+    let reply = waiting.await.expect("joins");
+    let call = reply.expect(202);
+    assert_eq!(call["status"], "queued");
+    assert_eq!(reply.header("location"), format!("/v1/calls/{}", id_of(&call)));
+    let batch = batch.await.expect("joins").expect(200);
+    assert_eq!(
+        (&batch["data"][0]["call"]["status"], &batch["data"][0]["error"]),
+        (&json!("queued"), &json!(null))
+    );
 }
 
 async fn back(client: &Client, path: &str) {
