@@ -20,6 +20,8 @@ pub struct Admitted {
     pub version: &'static str,
     /// What running it twice would do.
     pub effect: Effect,
+    /// Which name each of the tool's own arguments was given under, when another.
+    pub given_as: Vec<(String, String)>,
     /// Arguments in the tool's own names, validated.
     pub arguments: Value,
     /// Why the model wants it, when it said so among the arguments.
@@ -95,6 +97,7 @@ pub(crate) fn admit(entry: &Entry, alias: Option<&Alias>, arguments: Value) -> R
         toolkit: descriptor.toolkit,
         version: descriptor.version,
         effect: descriptor.effect,
+        given_as,
         arguments,
         description,
         timeout_ms,

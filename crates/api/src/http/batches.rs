@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 
 use super::access::Tenant;
-use super::extract::{Id, IdempotencyKey, Input, Json, decode};
+use super::extract::{Id, IdempotencyKey, Input, Json, draft};
 use crate::json::Checks;
 use crate::problem::{FieldCode, Problem};
 use crate::service::calls::{self, Target};
@@ -17,6 +17,8 @@ use crate::wire::calls::CallView;
 use crate::wire::submissions::{BatchItem, BatchOutcome, SubmitBatch, SubmitCall};
 
 impl Input for SubmitBatch {
+    const APART: &'static [&'static str] = &["calls"];
+
     fn check(&self, checks: &mut Checks) {
         if self.calls.is_empty() {
             checks.add("/calls", FieldCode::Invalid, "must have at least one call");
@@ -72,11 +74,11 @@ async fn submit(
     key: &IdempotencyKey,
 ) -> Result<CallView, Problem> {
     let at = format!("/calls/{index}");
-    let call: SubmitCall = decode(request, &at)?;
+    let (call, checks) = draft::<SubmitCall>(request).map_err(|problem| problem.beneath(&at))?;
     let also = [("session_id", session_id.to_string())];
     let idempotency = key.with("POST /v1/sessions/{session_id}/calls/batch", request, &also);
     let wait_ms = call.wait_ms;
-    let submitted = calls::submit(state, context, Target::Session(session_id), call, idempotency)
+    let submitted = calls::submit(state, context, Target::Session(session_id), (call, checks), idempotency)
         .await
         .map_err(|problem| problem.beneath(&at))?;
     let submitted = calls::wait(state, context, submitted, wait_ms).await;

@@ -9,7 +9,7 @@ use store::CallFilter;
 
 use super::accept::{Form, form};
 use super::access::Tenant;
-use super::extract::{Id, IdempotencyKey, Input, Json, Params};
+use super::extract::{Draft, Id, IdempotencyKey, Input, Json, Params};
 use super::sessions::{Nothing, REPLAYED};
 use crate::json::Checks;
 use crate::problem::Problem;
@@ -60,14 +60,14 @@ pub(crate) async fn submit_call(
     Id(session_id): Id<SessionId>,
     key: IdempotencyKey,
     headers: HeaderMap,
-    body: Json<SubmitCall>,
+    body: Draft<SubmitCall>,
 ) -> Result<Response, Problem> {
     let form = accepted(&headers)?;
     let also = [("session_id", session_id.to_string())];
     let idempotency = key.with("POST /v1/sessions/{session_id}/calls", &body.raw, &also);
     let wait_ms = body.input.wait_ms;
     let target = Target::Session(session_id);
-    let submitted = calls::submit(&state, &context, target, body.input, idempotency).await?;
+    let submitted = calls::submit(&state, &context, target, (body.input, body.checks), idempotency).await?;
     answer(&state, context, credential, submitted, wait_ms, form).await
 }
 
@@ -89,14 +89,14 @@ pub(crate) async fn submit_one_shot_call(
     credential: Credential,
     key: IdempotencyKey,
     headers: HeaderMap,
-    body: Json<OneShotCall>,
+    body: Draft<OneShotCall>,
 ) -> Result<Response, Problem> {
     let form = accepted(&headers)?;
     let idempotency = key.with("POST /v1/calls", &body.raw, &[]);
     let wait_ms = body.input.wait_ms;
     let (session, call) = body.input.split();
     let target = Target::OneShot(Box::new(session));
-    let submitted = calls::submit(&state, &context, target, call, idempotency).await?;
+    let submitted = calls::submit(&state, &context, target, (call, body.checks), idempotency).await?;
     answer(&state, context, credential, submitted, wait_ms, form).await
 }
 

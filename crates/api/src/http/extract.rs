@@ -1,5 +1,6 @@
 //! What handlers take from a request. Every refusal is a problem; nothing is read beyond its limit.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use axum::extract::rejection::RawPathParamsRejection;
@@ -14,15 +15,18 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use store::{Idempotency, Page};
 use tokio::time::timeout;
+use utoipa::ToSchema;
 
 use crate::json::{self, Checks};
 use crate::problem::Problem;
 use crate::state::ApiState;
 
 /// A request's type: decoded from JSON, then checked.
-pub(crate) trait Input: DeserializeOwned {
+pub(crate) trait Input: DeserializeOwned + ToSchema {
     /// Whether an empty body means `{}`.
     const OPTIONAL: bool = false;
+    /// Fields whose items are decoded one by one.
+    const APART: &'static [&'static str] = &[];
 
     /// What the type cannot say.
     fn check(&self, checks: &mut Checks) {
@@ -34,11 +38,29 @@ pub(crate) trait Input: DeserializeOwned {
 pub(crate) struct Json<T> {
     /// What it says.
     pub(crate) input: T,
+}
+
+/// A JSON body with what is wrong with it so far. Whoever knows more adds to it before it is refused, so that everything is told at once.
+pub(crate) struct Draft<T> {
+    /// What it says, without what does not fit.
+    pub(crate) input: T,
     /// As it came, for idempotency.
     pub(crate) raw: Value,
+    /// What is wrong with it.
+    pub(crate) checks: Checks,
 }
 
 impl<T: Input> FromRequest<ApiState> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
+        let Draft { input, checks, .. } = Draft::from_request(request, state).await?;
+        checks.finish()?;
+        Ok(Self { input })
+    }
+}
+
+impl<T: Input> FromRequest<ApiState> for Draft<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
@@ -52,26 +74,48 @@ impl<T: Input> FromRequest<ApiState> for Json<T> {
             check_media_type(&headers)?;
             json::parse(&body)?
         };
-        let input = decode::<T>(&raw, "")?;
-        Ok(Self { input, raw })
+        let (input, checks) = draft::<T>(&raw)?;
+        Ok(Self { input, raw, checks })
     }
 }
 
-/// Decodes and checks one value whose pointers start at `at`.
-pub(crate) fn decode<T: Input>(value: &Value, at: &str) -> Result<T, Problem> {
+/// Decodes one value as far as that goes, and what is wrong with it. A problem when nothing can be made of it.
+pub(crate) fn draft<T: Input>(value: &Value) -> Result<(T, Checks), Problem> {
     if !value.is_object() {
         return Err(Problem::new(Code::InvalidArguments, "A JSON object is needed.").field(
-            at,
+            "",
             crate::problem::FieldCode::WrongType,
             "must be an object",
         ));
     }
-    let input: T = json::decode(value, at)?;
     let mut checks = Checks::default();
-    input.check(&mut checks);
-    checks.finish().map_err(|problem| problem.beneath(at))?;
-    Ok(input)
+    let misfits = json::misfits(&T::name(), T::APART, value, &mut checks);
+    let mut body =
+        if misfits.is_empty() { Cow::Borrowed(value) } else { Cow::Owned(json::mended(value, misfits)) };
+    // What the schema cannot say (that a text is an id) is met one by one.
+    for _ in 0..MENDS {
+        let problem = match json::decode::<T>(&body, "") {
+            Ok(input) => {
+                input.check(&mut checks);
+                return Ok((input, checks));
+            }
+            Err(problem) => problem,
+        };
+        let rest = problem.errors.first().and_then(|error| json::without(&body, &error.pointer));
+        checks.absorb(problem);
+        match rest {
+            Some(rest) => body = Cow::Owned(rest),
+            None => break,
+        }
+    }
+    match checks.finish() {
+        Err(problem) => Err(problem),
+        Ok(()) => Err(Problem::internal("decode a body", &"a fault that is none")),
+    }
 }
+
+/// Values that are left out one by one, to look at the rest.
+const MENDS: usize = 8;
 
 async fn read(request: Request) -> Result<Bytes, Problem> {
     let too_large = || {

@@ -10,7 +10,7 @@ use store::SessionFilter;
 use utoipa::ToSchema;
 
 use super::access::Tenant;
-use super::extract::{Id, IdempotencyKey, Input, Json, Params};
+use super::extract::{Draft, Id, IdempotencyKey, Input, Json, Params};
 use crate::json::Checks;
 use crate::problem::Problem;
 use crate::service::sessions::{self, Replay};
@@ -57,10 +57,11 @@ pub(crate) async fn create_session(
     State(state): State<ApiState>,
     Tenant(context): Tenant,
     key: IdempotencyKey,
-    body: Json<CreateSession>,
+    body: Draft<CreateSession>,
 ) -> Result<Response, Problem> {
     let idempotency = key.with("POST /v1/sessions", &body.raw, &[]);
-    let (session, replay) = sessions::create(&state, &context, body.input, idempotency).await?;
+    let (session, replay) =
+        sessions::create(&state, &context, (body.input, body.checks), idempotency).await?;
     let location = [(LOCATION, format!("/v1/sessions/{}", session.id))];
     let mut response = (StatusCode::CREATED, location, view(session)).into_response();
     if replay == Replay::Again {
@@ -119,9 +120,9 @@ pub(crate) async fn patch_session(
     State(state): State<ApiState>,
     Tenant(context): Tenant,
     Id(id): Id<SessionId>,
-    body: Json<PatchSession>,
+    body: Draft<PatchSession>,
 ) -> Result<impl IntoResponse, Problem> {
-    Ok(view(sessions::update(&state, &context, id, body.input).await?))
+    Ok(view(sessions::update(&state, &context, id, (body.input, body.checks)).await?))
 }
 
 /// End a session

@@ -12,7 +12,16 @@ use crate::problem::{FieldCode, FieldError, Problem};
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     errors: Vec<FieldError>,
+    /// Errors beyond those that are listed.
+    left_out: usize,
+    /// Whether something is invalid however its field's code reads.
+    invalid: bool,
+    /// A refusal of another kind, which says more than that something is invalid.
+    lead: Option<Problem>,
 }
+
+/// Errors that are listed at most.
+const LISTED: usize = 100;
 
 /// Which names a map may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,9 +33,54 @@ pub(crate) enum NameRule {
 }
 
 impl Checks {
-    /// Adds one wrong value.
+    /// Adds one wrong value, unless it or what it is part of is known not to be there at all.
     pub(crate) fn add(&mut self, pointer: impl Into<String>, code: FieldCode, message: impl Into<String>) {
-        self.errors.push(FieldError { pointer: pointer.into(), code, message: message.into() });
+        let pointer = pointer.into();
+        if self.covers(&pointer) {
+            return;
+        }
+        if self.is_full() {
+            self.left_out += 1;
+            return;
+        }
+        self.errors.push(FieldError { pointer, code, message: message.into() });
+    }
+
+    /// Whether a value is missing or of another type, or within one that is.
+    pub(crate) fn covers(&self, pointer: &str) -> bool {
+        self.errors.iter().any(|error| {
+            matches!(error.code, FieldCode::Required | FieldCode::WrongType)
+                && pointer
+                    .strip_prefix(&error.pointer)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    }
+
+    /// Whether anything is wrong with a value or a part of it.
+    pub(crate) fn within(&self, pointer: &str) -> bool {
+        let part = |error: &FieldError| {
+            error.pointer.strip_prefix(pointer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.errors.iter().any(part)
+    }
+
+    /// Whether as many are listed as may be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.errors.len() >= LISTED
+    }
+
+    /// Adds what somebody else found.
+    pub(crate) fn absorb(&mut self, mut problem: Problem) {
+        for error in std::mem::take(&mut problem.errors) {
+            self.add(error.pointer, error.code, error.message);
+        }
+        match problem.code {
+            Code::InvalidArguments => self.invalid = true,
+            Code::LimitExceeded => {}
+            _ => {
+                self.lead.get_or_insert(problem);
+            }
+        }
     }
 
     /// A number within a range: below is invalid, above is over a limit.
@@ -115,14 +169,20 @@ impl Checks {
 
     /// All that is wrong as one problem: `limit_exceeded` when nothing but limits is.
     pub(crate) fn finish(self) -> Result<(), Problem> {
+        if let Some(lead) = self.lead {
+            return Err(lead.fields(self.errors));
+        }
         let Some(first) = self.errors.first() else { return Ok(()) };
-        let only_limits = self.errors.iter().all(|error| error.code == FieldCode::LimitExceeded);
+        let only_limits =
+            !self.invalid && self.errors.iter().all(|error| error.code == FieldCode::LimitExceeded);
         let code = if only_limits { Code::LimitExceeded } else { Code::InvalidArguments };
-        let more = match self.errors.len() {
+        let more = match self.errors.len() + self.left_out {
             1 => String::new(),
             count => format!(" (and {} more)", count - 1),
         };
-        let detail = format!("`{}`: {}{more}.", first.pointer, first.message);
+        let place =
+            if first.pointer.is_empty() { "The body".to_owned() } else { format!("`{}`", first.pointer) };
+        let detail = format!("{place}: {}{more}.", first.message);
         Err(Problem::new(code, detail).fields(self.errors))
     }
 }

@@ -60,7 +60,7 @@ fn with_last(at: String, name: &str) -> String {
     if at.ends_with(&last) { at } else { at + &last }
 }
 
-fn unknown_field(name: &str, known: &[&str]) -> String {
+pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
     let shown: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
     let nearest = known
         .iter()

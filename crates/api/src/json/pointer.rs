@@ -18,6 +18,11 @@ pub(crate) enum Step {
 }
 
 impl Pointer {
+    /// The steps from the root on.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
     pub(crate) fn push(&mut self, step: Step) {
         self.steps.push(step);
     }

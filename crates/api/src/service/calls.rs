@@ -8,12 +8,12 @@
 
 use std::time::Duration;
 
-use domain::policy::{Decision, EffectiveLimits, Question, evaluate};
+use domain::policy::{Decision, Layered, Question, evaluate};
 use domain::{
     Call, CallEnded, CallError, CallId, CallStatus, Code, EndReason, Event, EventBody, QueuePlace, SessionId,
     TenantContext, limits,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use store::{
     Admission, AdmitSession, Admitted, CallChange, CallDecision, CallFilter, CallWatch, Idempotency, Listed,
     NewCall, Page,
@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::sessions::Replay;
 use super::{policies, refusal, sessions, tools as catalogue};
+use crate::json::Checks;
 use crate::problem::{FieldCode, Problem};
 use crate::state::ApiState;
 use crate::wire::sessions::CreateSession;
@@ -48,7 +49,7 @@ pub(crate) async fn submit(
     state: &ApiState,
     context: &TenantContext,
     target: Target,
-    request: SubmitCall,
+    request: (SubmitCall, Checks),
     idempotency: Option<Idempotency>,
 ) -> Result<Submitted, Problem> {
     let admission = plan(state, context, target, request, idempotency).await?;
@@ -60,21 +61,25 @@ async fn plan(
     state: &ApiState,
     context: &TenantContext,
     target: Target,
-    request: SubmitCall,
+    (request, mut checks): (SubmitCall, Checks),
     idempotency: Option<Idempotency>,
 ) -> Result<Admission, Problem> {
+    let alone = matches!(target, Target::OneShot(_));
     let (session, session_policy) = match target {
         Target::Session(id) => {
             let policy = sessions::policy(state, context, id).await?;
             (AdmitSession::Existing(id), policy)
         }
         Target::OneShot(request) => {
-            let (new, _) = sessions::plan(state, context, *request, "/session")?;
+            let (new, _) = sessions::plan(state, context, *request, "/session", &mut checks);
             let policy = new.policy.clone().map(std::sync::Arc::new);
             (AdmitSession::OneShot(Box::new(new)), policy)
         }
     };
-    let (call, decision) = decide(state, context, session_policy.as_deref(), request)?;
+    let layers = policies::layers(state, context, session_policy.as_deref());
+    let decided = decide(state, &layers, request, alone, &mut checks);
+    checks.finish()?;
+    let (call, decision) = decided.ok_or_else(Problem::not_found)?;
     let limits = decision.limits.clone();
     Ok(Admission {
         context: context.clone(),
@@ -87,26 +92,44 @@ async fn plan(
     })
 }
 
-/// What policy says of a call, and the call as it would be admitted.
+/// What policy says of a call, and the call as it would be admitted. `None` when something is wrong, which `checks` then has.
 fn decide(
     state: &ApiState,
-    context: &TenantContext,
-    session: Option<&domain::policy::Policy>,
+    layers: &[Layered<'_>],
     request: SubmitCall,
-) -> Result<(NewCall, Decision), Problem> {
-    let admitted = catalogue::admit(state, &request.tool, request.arguments)?;
-    if let Some(version) = request.version.filter(|version| version != admitted.version) {
-        let shown: String = version.chars().filter(|c| !c.is_control()).collect();
-        let message = format!("`{}` has version {}, not {shown}", admitted.tool, admitted.version);
-        return Err(Problem::new(Code::InvalidArguments, format!("{message}.")).field(
-            "/version",
-            FieldCode::Invalid,
-            message,
-        ));
+    alone: bool,
+    checks: &mut Checks,
+) -> Option<(NewCall, Decision)> {
+    if checks.covers("/tool") {
+        return None;
     }
-    let layers = policies::layers(state, context, session);
-    let decision = evaluate(&layers, Question { tool: admitted.tool, toolkit: admitted.toolkit });
-    let timeout_ms = timeout(&admitted, request.timeout_ms, &decision.limits)?;
+    let tool = match catalogue::resolve(state, &request.tool) {
+        Ok(tool) => tool,
+        Err(problem) => {
+            checks.absorb(problem);
+            return None;
+        }
+    };
+    if let Some(version) = request.version.filter(|version| version != tool.version) {
+        let shown: String = version.chars().filter(|c| !c.is_control()).collect();
+        let message = format!("`{}` has version {}, not {shown}", tool.name, tool.version);
+        checks.add("/version", FieldCode::Invalid, message);
+    }
+    let decision = evaluate(layers, Question { tool: tool.name, toolkit: tool.toolkit });
+    let most = tool.max_timeout_ms.min(decision.limits.timeout_ms);
+    checks.range("/timeout_ms", request.timeout_ms, 1..=most);
+    let given = BACKGROUND.map(|own| request.arguments.contains_key(own));
+    let mut admitted = match catalogue::admit(state, &request.tool, request.arguments) {
+        Ok(admitted) => admitted,
+        Err(problem) => {
+            checks.absorb(problem);
+            return None;
+        }
+    };
+    if alone {
+        stay_in_the_foreground(&mut admitted, given, checks);
+    }
+    let timeout_ms = timeout(&admitted, request.timeout_ms, most, checks)?;
     let call = NewCall {
         tool: admitted.tool.to_owned(),
         requested_tool: admitted.requested_tool,
@@ -120,28 +143,46 @@ fn decide(
         parent_call_id: None,
         metadata: request.metadata,
     };
-    Ok((call, decision))
+    Some((call, decision))
 }
 
 /// The call's timeout: what was asked, if tool and policy allow it; else the tool's own, within policy.
-fn timeout(admitted: &tools::Admitted, field: Option<u64>, policy: &EffectiveLimits) -> Result<u64, Problem> {
-    let most = admitted.max_timeout_ms.min(policy.timeout_ms);
-    let refuse = |pointer: &str, code, field_code, message: String| {
-        Err(Problem::new(code, format!("`{pointer}`: {message}.")).field(pointer, field_code, message))
-    };
-    if let Some(asked) = field.filter(|asked| *asked > most) {
-        let message = format!("must be at most {most} (asked for {asked})");
-        return refuse("/timeout_ms", Code::LimitExceeded, FieldCode::LimitExceeded, message);
-    }
+fn timeout(admitted: &tools::Admitted, field: Option<u64>, most: u64, checks: &mut Checks) -> Option<u64> {
     match admitted.timeout(field) {
-        Err(problem) => refuse(&problem.pointer, Code::InvalidArguments, FieldCode::Invalid, problem.message),
+        Err(_) if checks.within("/timeout_ms") => None,
+        Err(problem) => {
+            checks.add(problem.pointer, FieldCode::Invalid, problem.message);
+            None
+        }
         Ok(timeout_ms) if timeout_ms > most && admitted.timeout_ms.is_some() => {
             let message = format!("the timeout must be at most {most} ms (asked for {timeout_ms})");
-            refuse("/arguments", Code::LimitExceeded, FieldCode::LimitExceeded, message)
+            checks.add("/arguments", FieldCode::LimitExceeded, message);
+            None
         }
-        Ok(timeout_ms) => Ok(timeout_ms.min(most)),
+        Ok(timeout_ms) => Some(timeout_ms.min(most)),
     }
 }
+
+/// A session of one call ends with it, and with the session whatever went on in the background. Who asks for that is told;
+/// what another system's tool does by itself is left out.
+fn stay_in_the_foreground(admitted: &mut tools::Admitted, given: [bool; 2], checks: &mut Checks) {
+    let Some(arguments) = admitted.arguments.as_object_mut() else { return };
+    for (own, given) in BACKGROUND.into_iter().zip(given) {
+        if arguments.get(own).is_none_or(|value| *value == Value::Bool(false)) {
+            continue;
+        }
+        arguments.remove(own);
+        let other = admitted.given_as.iter().find(|(field, _)| field == own).map(|(_, name)| name.as_str());
+        if let Some(name) = other.or_else(|| given.then_some(own)) {
+            let message = "the session ends with this call, and what runs in the background with it: create a session \
+                (POST /v1/sessions) and submit the call there";
+            checks.add(format!("/arguments/{name}"), FieldCode::Invalid, message);
+        }
+    }
+}
+
+/// Arguments that let a command go on after its call.
+const BACKGROUND: [&str; 2] = ["background", "background_after_ms"];
 
 fn as_decision(decision: Decision) -> CallDecision {
     if decision.allowed {

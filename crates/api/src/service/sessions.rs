@@ -29,10 +29,11 @@ pub(crate) enum Replay {
 pub(crate) async fn create(
     state: &ApiState,
     context: &TenantContext,
-    request: CreateSession,
+    (request, mut checks): (CreateSession, Checks),
     idempotency: Option<Idempotency>,
 ) -> Result<(Session, Replay), Problem> {
-    let (new, limits) = plan(state, context, request, "")?;
+    let (new, limits) = plan(state, context, request, "", &mut checks);
+    checks.finish()?;
     match state.store.create_session(context, new, &limits, idempotency).await? {
         CreatedSession::Created(session) => {
             state.policies.put(&session);
@@ -51,9 +52,9 @@ pub(crate) fn plan(
     context: &TenantContext,
     request: CreateSession,
     at: &str,
-) -> Result<(NewSession, EffectiveLimits), Problem> {
+    checks: &mut Checks,
+) -> (NewSession, EffectiveLimits) {
     let limits = effective_limits(&policies::layers(state, context, request.policy.as_ref()));
-    let mut checks = Checks::default();
     let image = request.image.unwrap_or_else(|| state.config.default_image.clone());
     if !image_is_allowed(&image, &state.config.default_image, &state.config.images) {
         checks.add(
@@ -74,10 +75,9 @@ pub(crate) fn plan(
         }
     };
     let place = if request.resources.is_some() { format!("{at}/resources") } else { format!("{at}/size") };
-    check_resources(&mut checks, &place, request.resources.is_some(), resources, &limits);
+    check_resources(checks, &place, request.resources.is_some(), resources, &limits);
     checks.range(&format!("{at}/idle_timeout_s"), request.idle_timeout_s, 1..=limits.idle_timeout_s);
     checks.range(&format!("{at}/lifetime_s"), request.lifetime_s, 1..=limits.lifetime_s);
-    checks.finish()?;
     let new = NewSession {
         image,
         size,
@@ -92,7 +92,7 @@ pub(crate) fn plan(
         lifetime_s: request.lifetime_s.unwrap_or(limits::LIFETIME_S_DEFAULT.min(limits.lifetime_s)),
         assign: state.dispatch.worker_for_new_session(),
     };
-    Ok((new, limits))
+    (new, limits)
 }
 
 fn image_is_allowed(image: &str, default: &str, allowed: &[String]) -> bool {
@@ -146,21 +146,23 @@ pub(crate) async fn update(
     state: &ApiState,
     context: &TenantContext,
     id: SessionId,
-    patch: PatchSession,
+    (patch, mut checks): (PatchSession, Checks),
 ) -> Result<Session, Problem> {
     let session = living(state, context, id).await?;
     let limits = effective_limits(&policies::layers(state, context, session.policy.as_ref()));
-    let mut checks = Checks::default();
     checks.range("/idle_timeout_s", patch.idle_timeout_s, 1..=limits.idle_timeout_s);
     checks.range(
         "/lifetime_s",
         patch.lifetime_s,
         session.lifetime_s..=limits.lifetime_s.max(session.lifetime_s),
     );
-    checks.finish()?;
-    if let (Some(old), Some(new)) = (&session.policy, &patch.policy) {
-        policies::require_narrower(old, new)?;
+    if let (Some(old), Some(new)) = (&session.policy, &patch.policy)
+        && !checks.within("/policy")
+        && let Err(problem) = policies::require_narrower(old, new)
+    {
+        checks.absorb(problem);
     }
+    checks.finish()?;
     let patch = SessionPatch {
         metadata: patch.metadata,
         idle_timeout_s: patch.idle_timeout_s,

@@ -26,6 +26,14 @@ pub(crate) fn get<'a>(state: &'a ApiState, name: &str) -> Result<&'a Descriptor,
     })
 }
 
+/// The tool of a call.
+pub(crate) fn resolve<'a>(state: &'a ApiState, name: &str) -> Result<&'a Descriptor, Problem> {
+    state.catalog.get(name).map(|resolved| resolved.descriptor).ok_or_else(|| {
+        let nearest = state.catalog.nearest(name);
+        refuse(name, AdmitError::UnknownTool { nearest })
+    })
+}
+
 /// Checks a call's tool and arguments.
 pub(crate) fn admit(
     state: &ApiState,

@@ -249,3 +249,121 @@ async fn sql_and_odd_text_are_just_text() {
         assert_eq!(client.get(&format!("/v1/calls?tool={query}")).await.expect(200)["data"], json!([]));
     }
 }
+
+/// Pointers of what is wrong, in order of their names.
+fn pointers(problem: &Value) -> Vec<&str> {
+    let errors = problem["errors"].as_array().expect("a list").iter();
+    let mut pointers: Vec<&str> = errors.map(|error| error["pointer"].as_str().expect("a pointer")).collect();
+    pointers.sort_unstable();
+    for error in problem["errors"].as_array().expect("a list") {
+        let message = error["message"].as_str().expect("a message");
+        assert!(
+            !message.contains("u64") && !message.contains("u32") && !message.contains("map"),
+            "{message}"
+        );
+    }
+    pointers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_is_wrong_is_told_at_once() {
+    let app = App::start().await;
+    let client = app.client().await;
+    let session = client.session().await;
+    let calls = format!("/v1/sessions/{session}/calls");
+    let call = json!({
+        "tool": "bash", "arguments": {"comand": "id", "cwd": 3}, "timeout_ms": 0, "wait_ms": 1_000_000,
+        "output_budget_bytes": "much", "description": "x".repeat(201), "metadata": {"a": 1, "b": "fine", "c": []},
+        "after": "nothing", "one": 1, "two": 2,
+    });
+    let of_call = [
+        "/after",
+        "/arguments/comand",
+        "/arguments/command",
+        "/arguments/cwd",
+        "/description",
+        "/metadata/a",
+        "/metadata/c",
+        "/one",
+        "/output_budget_bytes",
+        "/timeout_ms",
+        "/two",
+        "/wait_ms",
+    ];
+    let problem = client.post(&calls, &call).await.problem(422, "invalid_arguments");
+    assert_eq!(pointers(&problem), of_call, "{problem:#}");
+    let wait = problem["errors"].as_array().expect("a list").iter().find(|e| e["pointer"] == "/wait_ms");
+    assert_eq!(wait.expect("there")["message"], "must be a whole number from 0 to 60000");
+
+    let fine = json!({"tool": "bash", "arguments": {"command": "true"}});
+    let batch = client.post(&format!("{calls}/batch"), &json!({"calls": [fine, call, 3]})).await.expect(200);
+    assert!(batch["data"][0]["error"].is_null(), "{batch:#}");
+    assert_eq!(pointers(&batch["data"][1]["error"]), of_call.map(|at| format!("/calls/1{at}")));
+    assert_eq!(pointers(&batch["data"][2]["error"]), ["/calls/2"]);
+
+    let unknown = json!({"tool": "bsh", "arguments": 3, "wait_ms": -1});
+    let problem = client.post(&calls, &unknown).await.problem(422, "unknown_tool");
+    assert_eq!(
+        (pointers(&problem), &problem["nearest"][0]),
+        (vec!["/arguments", "/tool", "/wait_ms"], &json!("bash"))
+    );
+
+    let wrong = json!({
+        "size": "huge", "image": "--privileged", "network": {"mode": "open"}, "idle_timeout_s": "900", "lifetime_s": 0,
+        "env": {"A=B": "x", "C": 1}, "metadata": [], "policy": {"tools": {"disabled": "bash"}, "limit": {}}, "sise": 1,
+    });
+    let of_session = [
+        "/env/A=B",
+        "/env/C",
+        "/idle_timeout_s",
+        "/image",
+        "/lifetime_s",
+        "/metadata",
+        "/network/mode",
+        "/policy/limit",
+        "/policy/tools/disabled",
+        "/sise",
+        "/size",
+    ];
+    let problem = client.post("/v1/sessions", &wrong).await.problem(422, "invalid_arguments");
+    assert_eq!(pointers(&problem), of_session, "{problem:#}");
+    let one_shot = json!({"arguments": {}, "session": wrong, "wait_ms": null});
+    let problem = client.post("/v1/calls", &one_shot).await.problem(422, "invalid_arguments");
+    let mut expected: Vec<String> = of_session.iter().map(|at| format!("/session{at}")).collect();
+    expected.extend(["/tool".to_owned(), "/wait_ms".to_owned()]);
+    assert_eq!(pointers(&problem), expected, "{problem:#}");
+
+    let patch = json!({"idle_timeout_s": 1.5, "lifetime_s": 1, "metadata": {"a": 1}, "policy": 3, "what": 1});
+    let request = client.request("PATCH", &format!("/v1/sessions/{session}")).json(&patch);
+    let problem = client.send(request).await.problem(422, "invalid_arguments");
+    assert_eq!(pointers(&problem), ["/idle_timeout_s", "/lifetime_s", "/metadata/a", "/policy", "/what"]);
+
+    let many: serde_json::Map<String, Value> = (0..5_000).map(|n| (format!("f{n}"), n.into())).collect();
+    let problem = client.post("/v1/sessions", &many.into()).await.problem(422, "invalid_arguments");
+    assert_eq!(problem["errors"].as_array().map(Vec::len), Some(100), "a list has an end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_of_one_call_has_no_background() {
+    let app = App::start().await;
+    let client = app.client().await;
+    for (argument, value) in [
+        ("background", json!(true)),
+        ("run_in_background", json!(true)),
+        ("background_after_ms", json!(1_000)),
+    ] {
+        let call = json!({"tool": "bash", "arguments": {"command": "true", argument: value}});
+        let problem = client.post("/v1/calls", &call).await.problem(422, "invalid_arguments");
+        assert_eq!(pointers(&problem), [format!("/arguments/{argument}")]);
+        assert!(
+            problem["detail"].as_str().is_some_and(|detail| detail.contains("/v1/sessions")),
+            "{problem:#}"
+        );
+    }
+    let call = json!({"tool": "bash", "arguments": {"command": "true", "background": false}});
+    client.post("/v1/calls", &call).await.expect(202);
+    // What another system's tool does by itself is not held against the caller.
+    let call = json!({"tool": "shellStart", "arguments": {"command": "true"}});
+    let call = client.post("/v1/calls", &call).await.expect(202);
+    assert_eq!(call["arguments"], json!({"command": "true"}));
+}
