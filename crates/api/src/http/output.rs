@@ -35,10 +35,10 @@ const DROPPED_BYTES: HeaderName = HeaderName::from_static("x-dropped-bytes");
     responses(
         (status = 200, description = "All of it.", body = String, content_type = "application/octet-stream",
             headers(("Accept-Ranges" = String, description = "`bytes`"),
-                ("X-Dropped-Bytes" = Option<u64>, description = "Bytes of stdout and stderr together that were dropped from the middle; left out when there are none."))),
+                ("X-Dropped-Bytes" = u64, description = "Bytes of stdout and stderr together that were dropped from the middle; left out when there are none."))),
         (status = 206, description = "The range.", body = String, content_type = "application/octet-stream",
             headers(("Content-Range" = String, description = "Which bytes of how many."),
-                ("X-Dropped-Bytes" = Option<u64>, description = "As with the whole.")))))]
+                ("X-Dropped-Bytes" = u64, description = "As with the whole.")))))]
 pub(crate) async fn get_output(
     State(state): State<ApiState>,
     Tenant(context): Tenant,
