@@ -47,7 +47,11 @@ impl Progress {
 
     /// Says how far it is.
     pub(crate) fn step(&mut self, what: &str, done: usize, of: usize) {
-        self.say(&format!("{what} {}/{of}", done + 1));
+        if std::io::stderr().is_terminal() {
+            self.say(&format!("{what} {}/{of}", done + 1));
+        } else {
+            self.say(&format!("{what}, {of} times"));
+        }
     }
 
     /// Makes room for other output.

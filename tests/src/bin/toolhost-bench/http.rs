@@ -60,11 +60,14 @@ impl Http {
         Ok(Self { sender, address: address.to_owned(), authorization, echo: Bytes::from(echo.to_string()) })
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole answer. A connection that the service has closed in a pause is opened anew.
     ///
     /// # Errors
     /// When the connection breaks.
     pub(crate) async fn send(&mut self, method: &str, path: &str, body: Bytes) -> Result<Answer> {
+        if self.sender.is_closed() {
+            self.sender = open(&self.address).await?;
+        }
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -135,6 +138,14 @@ impl Http {
         ensure!(call["status"] == "succeeded" && printed == PRINTED, "not a good end: {call}");
         Ok((taken, call))
     }
+}
+
+async fn open(address: &str) -> Result<SendRequest<Full<Bytes>>> {
+    let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 /// A session of ours.

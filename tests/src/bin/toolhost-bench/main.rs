@@ -61,8 +61,8 @@ async fn run(options: Options) -> Result<()> {
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     bench.progress.clear();
-    if let Err(error) = &measured {
-        eprintln!("{error:#}\nthe service said last:\n{}", bench.stack.end_of_said());
+    if measured.is_err() {
+        eprintln!("the service said last:\n{}", bench.stack.end_of_said());
     }
     for what in bench.stack.stop().await {
         eprintln!("left behind, and removed now: {what}");

@@ -25,6 +25,7 @@ const POOL: usize = 4;
 /// Filling a pool of a hundred on a busy machine takes minutes.
 const POOL_LIMIT: Duration = Duration::from_secs(600);
 const POOL_LOOK: Duration = Duration::from_millis(20);
+const ENGINE_LOOK: Duration = Duration::from_millis(500);
 const PEPPER: &str = "a pepper for the bench, which is long enough";
 const SIGNING_KEY: &str = "a signing key for the bench, long enough too";
 
@@ -147,10 +148,26 @@ impl Stack {
             if waiting >= wanted {
                 return Ok(());
             }
-            progress.say(&format!("waiting for the pool: {waiting}/{wanted} sandboxes"));
+            progress.step("waiting for the pool: sandbox", waiting, wanted);
             ensure!(Instant::now() < deadline, "the pool has only {waiting} of {wanted} sandboxes");
             sleep(POOL_LOOK).await;
         }
+    }
+
+    /// Waits until the pool is full and the sandboxes of ended sessions are gone from the engine. No session may run.
+    ///
+    /// # Errors
+    /// When the engine or the service does not tell, or it takes too long.
+    pub(crate) async fn has_settled(&self, progress: &mut Progress) -> Result<()> {
+        self.pool_is_full(progress).await?;
+        let wanted = self.running.as_ref().context("the service does not run")?.pool;
+        let deadline = Instant::now() + POOL_LIMIT;
+        while engine::containers(&self.installation)?.len() > wanted {
+            progress.say("waiting for the engine to remove ended sessions");
+            ensure!(Instant::now() < deadline, "the sandboxes of ended sessions stay");
+            sleep(ENGINE_LOOK).await;
+        }
+        Ok(())
     }
 
     /// A connection of a client with the tenant's key.

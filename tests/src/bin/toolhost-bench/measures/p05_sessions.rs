@@ -22,6 +22,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     bench.stack.serve(&mut bench.progress).await?;
     let mut rows = vec![one_after_the_other(bench).await?];
 
+    bench.stack.has_settled(&mut bench.progress).await?;
     let engine = Engine::like(bench.stack.installation()).await?;
     let mut runs = Samples::default();
     let small_pool = burst(bench, "small pool").await?;
@@ -143,7 +144,7 @@ fn failures(what: &str, burst: &Burst) -> Row {
 }
 
 async fn cold_runs(bench: &mut Bench, engine: &Engine, runs: &mut Samples) -> Result<()> {
-    bench.stack.pool_is_full(&mut bench.progress).await?;
+    bench.stack.has_settled(&mut bench.progress).await?;
     let half = bench.effort.engine_runs / 2;
     for number in 0..half {
         bench.progress.step("docker run", number, half);
