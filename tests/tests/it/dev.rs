@@ -85,5 +85,10 @@ fn nothing_is_left(folder: &Path) -> Result<()> {
     let installation = format!("dev-{}", server::place::short_hash(&folder.canonicalize()?.join("state")));
     let containers = engine::containers(&installation)?;
     ensure!(containers.is_empty(), "{containers:#?}");
+    // The agent's volume is kept for the next run on purpose; this folder has none.
+    for volume in engine::volumes(&installation)? {
+        ensure!(volume.contains("-agent-"), "{volume}");
+        engine::docker(&["volume", "rm", &volume])?;
+    }
     Ok(())
 }
