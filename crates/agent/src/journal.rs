@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use protocol::{AgentError, ErrorCode, FileWritten, OperationKey, StdinWritten, StreamId};
+use protocol::{AgentError, ErrorCode, FileWritten, OperationKey, Removed, StdinWritten, StreamId};
 
 use crate::limits;
 use crate::operation::OperationId;
@@ -22,6 +22,10 @@ pub(crate) enum Entry {
     WritePending(Vec<StreamId>),
     /// A file that was written, or not.
     Written(Result<FileWritten, AgentError>),
+    /// A removal that is under way; these streams wait for its result.
+    RemovePending(Vec<StreamId>),
+    /// Something that was removed, or not.
+    Removed(Result<Removed, AgentError>),
 }
 
 /// Every entry, by key.
@@ -63,8 +67,12 @@ impl Journal {
     pub(crate) fn settle(&mut self, key: &OperationKey, result: Entry) -> Vec<StreamId> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         match std::mem::replace(entry, result) {
-            Entry::StdinPending(waiters) | Entry::WritePending(waiters) => waiters,
-            Entry::Exec(_) | Entry::Refused(_) | Entry::Stdin(_) | Entry::Written(_) => Vec::new(),
+            Entry::StdinPending(waiters) | Entry::WritePending(waiters) | Entry::RemovePending(waiters) => {
+                waiters
+            }
+            Entry::Exec(_) | Entry::Refused(_) | Entry::Stdin(_) | Entry::Written(_) | Entry::Removed(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -82,7 +90,9 @@ impl Journal {
                 | Entry::StdinPending(_)
                 | Entry::Stdin(_)
                 | Entry::WritePending(_)
-                | Entry::Written(_) => {}
+                | Entry::Written(_)
+                | Entry::RemovePending(_)
+                | Entry::Removed(_) => {}
             }
             false
         });
@@ -92,7 +102,10 @@ impl Journal {
     /// The streams of a connection that has ended wait no more.
     pub(crate) fn forget_streams(&mut self) {
         for entry in self.entries.values_mut() {
-            if let Entry::StdinPending(waiters) | Entry::WritePending(waiters) = entry {
+            if let Entry::StdinPending(waiters)
+            | Entry::WritePending(waiters)
+            | Entry::RemovePending(waiters) = entry
+            {
                 waiters.clear();
             }
         }

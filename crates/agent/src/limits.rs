@@ -71,3 +71,35 @@ pub(crate) const IGNORE_BYTES: usize = 64 * 1024;
 pub(crate) const IGNORE_PATTERNS: usize = 1000;
 /// Longest pattern; matching costs its length times the name's.
 pub(crate) const IGNORE_PATTERN_BYTES: usize = 512;
+/// Bytes of a glob; matching costs its length times the path's.
+pub(crate) const GLOB_BYTES: usize = 1024;
+/// Alternatives that the braces of one glob stand for.
+pub(crate) const GLOB_ALTERNATIVES: usize = 256;
+/// Globs that narrow one search.
+pub(crate) const GREP_GLOBS: usize = 64;
+/// Bytes of a regular expression.
+pub(crate) const REGEX_BYTES: usize = 4096;
+/// Memory of a compiled regular expression, and of what it keeps to be fast: three searches at a time fit beside the rest.
+pub(crate) const REGEX_SIZE_BYTES: usize = 512 * 1024;
+/// Nesting of a regular expression; compiling it recurses.
+pub(crate) const REGEX_DEPTH: u32 = 48;
+/// Piece in which a file is searched. A longer line is searched in pieces.
+pub(crate) const GREP_PIECE_BYTES: usize = 64 * 1024;
+/// Largest file that is searched for matches that span lines: it is held in memory.
+pub(crate) const GREP_MULTILINE_BYTES: usize = 1024 * 1024;
+/// Bytes of one line that are returned.
+pub(crate) const GREP_LINE_BYTES: usize = 2000;
+/// Lines around a match.
+pub(crate) const GREP_CONTEXT: u32 = 100;
+/// Results of one search.
+pub(crate) const GREP_RESULTS: u64 = 10_000;
+/// Bytes of text and paths that one search returns, so that the answer fits a frame and the memory.
+pub(crate) const GREP_ANSWER_BYTES: u64 = 512 * 1024;
+/// How long one search goes on, so that it does not keep a thread from others.
+pub(crate) const GREP_TIME: Duration = Duration::from_secs(20);
+/// Levels of a tree that are open while it is removed; deeper ones are moved up first.
+pub(crate) const REMOVE_DEPTH: usize = 32;
+/// Names of one directory that are removed in one round.
+pub(crate) const REMOVE_BATCH: usize = 32;
+/// How long a removal goes on, so that a program that makes files as fast cannot keep it for ever.
+pub(crate) const REMOVE_TIME: Duration = Duration::from_secs(120);

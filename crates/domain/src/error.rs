@@ -134,6 +134,16 @@ codes! {
     AlreadyExists = ("already_exists", 409, false, "Something is there already");
     /// The file's content is not what the caller expected.
     StaleRead = ("stale_read", 409, false, "The file has changed since it was read");
+    /// The file is there and was not read in this session.
+    NotRead = ("not_read", 409, false, "The file has not been read in this session");
+    /// The text to replace is not in the file.
+    NoMatch = ("no_match", 422, false, "The text to replace is not in the file");
+    /// The text to replace is in the file more than once.
+    MultipleMatches = ("multiple_matches", 422, false, "The text to replace is in the file more than once");
+    /// No earlier version of the file is kept.
+    NothingToUndo = ("nothing_to_undo", 409, false, "There is nothing to undo");
+    /// A directory that has entries, where an empty one is meant.
+    NotEmpty = ("not_empty", 409, false, "The directory is not empty");
     /// The file is larger than the tool handles.
     FileTooLarge = ("file_too_large", 413, false, "The file is too large for this tool");
     /// The workspace's disk is full.

@@ -92,3 +92,13 @@ pub const STREAM_URL_S: u32 = 3_600;
 pub const FILE_BYTES: u64 = 6 * 1024 * 1024;
 /// Most entries that `list_files` returns.
 pub const LIST_ENTRIES: u32 = 10_000;
+/// Most files that `glob` returns.
+pub const GLOB_ENTRIES: u32 = 1_000;
+/// Most lines or files that `grep` returns.
+pub const GREP_RESULTS: u64 = 10_000;
+/// Earlier versions of one file that are kept for undoing.
+pub const FILE_VERSIONS: u32 = 50;
+/// Bytes of earlier versions that are kept for one session; the oldest go first.
+pub const FILE_VERSION_BYTES: u64 = 64 * 1024 * 1024;
+/// Files whose reading is remembered for one session; the longest unread go first.
+pub const FILE_READS: u32 = 10_000;

@@ -19,6 +19,7 @@
 
 mod frame;
 mod message;
+mod tree;
 
 pub use frame::{
     DecodeError, Decoder, Frame, FrameKind, HEADER_BYTES, MAX_FRAME_BYTES, StreamId, decode_data, encode,
@@ -29,6 +30,10 @@ pub use message::{
     ExecSpec, FileRead, FileStat, FileWritten, Hello, KillRequest, ListRequest, Listing, OperationKey,
     OperationState, OperationStatus, Output, Program, ReadRequest, Reply, Request, StdinMode, StdinWritten,
     StreamName, Welcome, WriteMode, WriteRequest,
+};
+pub use tree::{
+    GlobEntry, GlobRequest, GlobSort, Globbed, GrepFile, GrepLine, GrepMode, GrepRequest, Grepped,
+    RemoveRequest, RemoveTarget, Removed,
 };
 
 /// The protocol version that this build prefers.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{GlobRequest, Globbed, GrepRequest, Grepped, RemoveRequest, Removed};
+
 /// First message of a connection, from the agent.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Hello {
@@ -87,6 +89,12 @@ pub enum Request {
     Write(WriteRequest),
     /// List a directory. Reply: [`Reply::Listed`].
     List(ListRequest),
+    /// Remove a file or directory, at most once per key. Reply: [`Reply::Removed`].
+    Remove(RemoveRequest),
+    /// Find entries by name. Reply: [`Reply::Globbed`].
+    Glob(GlobRequest),
+    /// Search in contents. Reply: [`Reply::Grepped`].
+    Grep(GrepRequest),
     /// What is at a path. Reply: [`Reply::Stat`].
     Stat {
         /// `/workspace` or `/tmp`.
@@ -447,6 +455,12 @@ pub enum Reply {
     Written(FileWritten),
     /// See [`Request::List`].
     Listed(Listing),
+    /// See [`Request::Remove`].
+    Removed(Removed),
+    /// See [`Request::Glob`].
+    Globbed(Globbed),
+    /// See [`Request::Grep`].
+    Grepped(Grepped),
     /// See [`Request::Stat`].
     Stat(FileStat),
     /// See [`Request::Status`].
@@ -493,6 +507,10 @@ pub enum ErrorCode {
     NoSpace,
     /// The path is malformed: NUL, too long, too many links.
     InvalidPath,
+    /// A directory that has entries, where an empty one is meant.
+    NotEmpty,
+    /// A glob or a regular expression is malformed, or too large when compiled.
+    InvalidPattern,
     /// The operation has ended.
     Ended,
     /// The command could not be started: no such program or working directory, or no process left.

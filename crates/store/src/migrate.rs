@@ -12,6 +12,7 @@ use crate::{Result, Store, StoreError};
 /// Number, name and text of every migration.
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "main job", include_str!("../../../migrations/0001_main_job.sql")),
+    (2, "files", include_str!("../../../migrations/0002_files.sql")),
     (3, "audit", include_str!("../../../migrations/0003_audit.sql")),
 ];
 

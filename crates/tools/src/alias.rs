@@ -75,7 +75,14 @@ impl Alias {
     /// The same with another tool that is meant when none of the arguments is given.
     #[must_use]
     pub const fn otherwise(mut self, unless_any: &'static [&'static str], tool: &'static str) -> Self {
-        self.otherwise = Some(Otherwise { unless_any, tool });
+        self.otherwise = Some(Otherwise { when: When::NoneOf(unless_any), tool });
+        self
+    }
+
+    /// The same with another tool that is meant when the arguments say so.
+    #[must_use]
+    pub const fn otherwise_when(mut self, says: fn(&Value) -> bool, tool: &'static str) -> Self {
+        self.otherwise = Some(Otherwise { when: When::Says(says), tool });
         self
     }
 }
@@ -83,10 +90,31 @@ impl Alias {
 /// Another tool that an alias means, by the arguments given.
 #[derive(Debug, Clone, Copy)]
 pub struct Otherwise {
-    /// The alias means its own tool when one of these is given.
-    pub unless_any: &'static [&'static str],
-    /// Else this one.
+    /// When it is meant.
+    pub when: When,
+    /// Its own name.
     pub tool: &'static str,
+}
+
+/// When an alias means its other tool.
+#[derive(Debug, Clone, Copy)]
+pub enum When {
+    /// None of these arguments is given.
+    NoneOf(&'static [&'static str]),
+    /// The arguments say so.
+    Says(fn(&Value) -> bool),
+}
+
+impl When {
+    /// Whether these arguments mean the other tool.
+    pub(crate) fn holds(self, arguments: &Value) -> bool {
+        match self {
+            Self::NoneOf(names) => {
+                !names.iter().any(|name| arguments.get(name).is_some_and(|value| !value.is_null()))
+            }
+            Self::Says(says) => says(arguments),
+        }
+    }
 }
 
 /// A value that holds when the caller does not say.

@@ -23,7 +23,14 @@ fn standard() -> Vec<Box<dyn Erased>> {
         Box::new(Of(code::python_execute::PythonExecute)),
         Box::new(Of(files::read_file::ReadFile)),
         Box::new(Of(files::write_file::WriteFile)),
+        Box::new(Of(files::edit_file::EditFile)),
+        Box::new(Of(files::str_replace_editor::StrReplaceEditor)),
+        Box::new(Of(files::undo_edit::UndoEdit)),
         Box::new(Of(files::list_files::ListFiles)),
+        Box::new(Of(files::glob::Glob)),
+        Box::new(Of(files::grep::Grep)),
+        Box::new(Of(files::delete_file::DeleteFile)),
+        Box::new(Of(files::delete_directory::DeleteDirectory)),
     ]
 }
 
@@ -163,10 +170,7 @@ impl Catalog {
         };
         let mut index = named.index;
         if let Some(otherwise) = named.alias.and_then(|alias| alias.otherwise)
-            && !otherwise
-                .unless_any
-                .iter()
-                .any(|name| arguments.get(name).is_some_and(|value| !value.is_null()))
+            && otherwise.when.holds(&arguments)
             && let Some(other) = self.names.get(otherwise.tool)
         {
             index = other.index;

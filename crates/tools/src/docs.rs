@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use crate::Catalog;
-use crate::alias::{Alias, ArgumentAlias, Dialect, PresetValue, Target, Unit};
+use crate::alias::{Alias, ArgumentAlias, Dialect, PresetValue, Target, Unit, When};
 use crate::catalog::Entry;
 
 const INTRODUCTION: &str = "# Tools
@@ -166,8 +166,13 @@ fn other_names(text: &mut String, aliases: &[Alias], arguments: &[ArgumentAlias]
         }
         differs.extend(alias.default_timeout_ms.map(|ms| format!("timeout {} by default", seconds(ms))));
         if let Some(otherwise) = alias.otherwise {
-            let names: Vec<String> = otherwise.unless_any.iter().map(|name| format!("`{name}`")).collect();
-            differs.push(format!("without {} it means `{}`", names.join(" and "), otherwise.tool));
+            match otherwise.when {
+                When::NoneOf(names) => {
+                    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+                    differs.push(format!("without {} it means `{}`", names.join(" and "), otherwise.tool));
+                }
+                When::Says(_) => differs.push(format!("some of its arguments mean `{}`", otherwise.tool)),
+            }
         }
         let _ = writeln!(text, "| `{}` | {} | {} |", alias.name, system(alias.dialect), differs.join("; "));
     }

@@ -11,9 +11,9 @@ const NUMBER_BYTES: usize = 7;
 ///
 /// # Errors
 /// When they are none.
-pub(crate) fn text<'a>(shown_path: &str, bytes: &'a [u8]) -> Result<&'a str, ToolError> {
+pub(crate) fn text<'a>(tool: &str, shown_path: &str, bytes: &'a [u8]) -> Result<&'a str, ToolError> {
     let refused = |what: &str| {
-        ToolError::new(Code::BinaryFile, format!("read_file: `{}` is {what}", clean::one_line(shown_path)))
+        ToolError::new(Code::BinaryFile, format!("{tool}: `{}` is {what}", clean::one_line(shown_path)))
             .hint("Use bash (file, xxd, iconv, strings, python3) to look into it.")
     };
     // A text may begin with what looks like a magic number: the number only names what is no text.

@@ -245,6 +245,159 @@ pub struct ListedEntry {
     pub size_bytes: u64,
 }
 
+/// What a removal may take away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoveTarget {
+    /// Anything but a directory; of a link the link itself.
+    File,
+    /// A directory with nothing in it.
+    EmptyDirectory,
+    /// A directory and everything in it; links are removed, not followed.
+    Tree,
+}
+
+/// A removal.
+#[derive(Debug, Clone)]
+pub struct FileRemoval {
+    /// What; never a root itself.
+    pub path: SandboxPath,
+    /// What may be there.
+    pub target: RemoveTarget,
+    /// For a file: fail unless its content has this SHA-256.
+    pub expected_sha256: Option<String>,
+}
+
+/// What a removal took away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FilesRemoved {
+    /// Entries that were no directories.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+}
+
+/// Which files to find.
+#[derive(Debug, Clone)]
+pub struct GlobQuery {
+    /// The directory.
+    pub path: SandboxPath,
+    /// `*`, `?`, `[…]`, `{a,b}` and `**`; without a slash it is matched against names at any depth.
+    pub pattern: String,
+    /// Include names that start with a dot.
+    pub include_hidden: bool,
+    /// Leave out what `.gitignore` excludes.
+    pub respect_ignore: bool,
+    /// By path rather than last changed first.
+    pub by_path: bool,
+    /// Most files.
+    pub limit: u32,
+}
+
+/// What was found by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Globbed {
+    /// In the order asked for, paths beneath the directory.
+    pub entries: Vec<GlobbedEntry>,
+    /// Found in all.
+    pub total: u64,
+    /// There are more than were returned.
+    pub truncated: bool,
+}
+
+/// One file found by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobbedEntry {
+    /// Beneath the directory.
+    pub path: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Last change, milliseconds since 1970.
+    pub modified_ms: i64,
+}
+
+/// What to look for in contents.
+#[derive(Debug, Clone)]
+pub struct GrepQuery {
+    /// A file or directory.
+    pub path: SandboxPath,
+    /// A regular expression in linear-time syntax.
+    pub pattern: String,
+    /// Upper and lower case are the same.
+    pub ignore_case: bool,
+    /// Matches may span lines.
+    pub multiline: bool,
+    /// Only files that match one of these; those that start with `!` leave files out.
+    pub globs: Vec<String>,
+    /// Include names that start with a dot.
+    pub include_hidden: bool,
+    /// Leave out what `.gitignore` excludes.
+    pub respect_ignore: bool,
+    /// What is wanted of the matches.
+    pub mode: GrepMode,
+    /// Lines before each match.
+    pub before: u32,
+    /// Lines after each match.
+    pub after: u32,
+    /// Results left out from the start.
+    pub skip: u64,
+    /// Most results.
+    pub limit: u64,
+    /// Most bytes of text and paths.
+    pub max_bytes: u64,
+}
+
+/// What is wanted of matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrepMode {
+    /// The lines.
+    Content,
+    /// The files.
+    Files,
+    /// The files, and how many lines of each.
+    Count,
+}
+
+/// What was found in contents.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Grepped {
+    /// Files with a match, paths beneath the directory.
+    pub files: Vec<GreppedFile>,
+    /// Files that were searched.
+    pub searched_files: u64,
+    /// Files left out as they are not text.
+    pub binary_files: u64,
+    /// Files left out as they are too large for matches that span lines.
+    pub large_files: u64,
+    /// There may be more.
+    pub truncated: bool,
+    /// The time for a search was over.
+    pub timed_out: bool,
+}
+
+/// Matches of one file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GreppedFile {
+    /// Beneath the directory; empty where a file was searched.
+    pub path: String,
+    /// Lines that match.
+    pub matches: u64,
+    /// Matching lines and those around them.
+    pub lines: Vec<GreppedLine>,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GreppedLine {
+    /// Counted from 1.
+    pub number: u64,
+    /// Without its line end.
+    pub text: String,
+    /// It matches.
+    pub is_match: bool,
+    /// Only its beginning is here.
+    pub is_cut: bool,
+}
+
 /// The session's sandbox, as one call sees it.
 #[async_trait]
 pub trait Sandbox: Send + Sync {
@@ -259,6 +412,15 @@ pub trait Sandbox: Send + Sync {
 
     /// Lists a directory.
     async fn list(&self, query: ListQuery) -> Result<Listing, ToolError>;
+
+    /// Removes a file or directory, at most once.
+    async fn remove(&self, removal: FileRemoval) -> Result<FilesRemoved, ToolError>;
+
+    /// Finds files by name.
+    async fn glob(&self, query: GlobQuery) -> Result<Globbed, ToolError>;
+
+    /// Searches in contents.
+    async fn grep(&self, query: GrepQuery) -> Result<Grepped, ToolError>;
 }
 
 /// Part of a shell's log.
@@ -303,6 +465,79 @@ pub trait Shells: Send + Sync {
 
     /// Ends the shell's whole tree and returns it as it is afterwards.
     async fn kill(&self, id: ShellId, grace: Duration) -> Result<Shell, ToolError>;
+}
+
+/// A version of a file, as far as a session knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KnownFile {
+    /// SHA-256 of its content; `None` when it was not read to its end.
+    pub sha256: Option<String>,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its last change, milliseconds since 1970; `None` when only its content is known.
+    pub modified_ms: Option<i64>,
+}
+
+/// What a file was before a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing was there.
+    Absent,
+    /// This content.
+    Content {
+        /// The bytes.
+        bytes: Bytes,
+        /// Their SHA-256.
+        sha256: String,
+    },
+    /// Something that is too large to be kept.
+    NotKept,
+}
+
+/// Changes of a file that can be undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undoable {
+    /// How many, at most as many as asked for; never 0.
+    pub steps: u32,
+    /// What was there before the oldest of them.
+    pub before: Before,
+    /// SHA-256 of what was there after the newest.
+    pub after_sha256: String,
+}
+
+/// What the session remembers of its files, durably.
+///
+/// A change is *planned* before it is made: a call that is run again by another worker finds its plan, and so starts
+/// from the content that it started from, whatever the file has become since.
+#[async_trait]
+pub trait Records: Send + Sync {
+    /// The version of a file that the session has seen last.
+    async fn known_file(&self, path: &SandboxPath) -> Result<Option<KnownFile>, ToolError>;
+
+    /// The session has seen this version.
+    async fn remember_file(&self, path: &SandboxPath, known: KnownFile) -> Result<(), ToolError>;
+
+    /// What lies at a path, or beneath it, is no more.
+    async fn forget_files(&self, path: &SandboxPath) -> Result<(), ToolError>;
+
+    /// What this call has planned to change in a run before this one.
+    async fn planned_change(&self, path: &SandboxPath) -> Result<Option<Before>, ToolError>;
+
+    /// This call is about to change a file.
+    async fn plan_change(&self, path: &SandboxPath, before: Before) -> Result<(), ToolError>;
+
+    /// It has changed it, and the session knows the new version.
+    async fn change_made(&self, path: &SandboxPath, after: KnownFile) -> Result<(), ToolError>;
+
+    /// It has not changed it.
+    async fn change_dropped(&self, path: &SandboxPath) -> Result<(), ToolError>;
+
+    /// The last changes of a file that can be undone, at most so many; the same again when this call is run again.
+    async fn undoable(&self, path: &SandboxPath, steps: u32) -> Result<Option<Undoable>, ToolError>;
+
+    /// So many changes have been undone; `after` is what is there now, if anything.
+    async fn undone(&self, path: &SandboxPath, steps: u32, after: Option<KnownFile>)
+    -> Result<(), ToolError>;
 }
 
 /// Numbered events of the call, beside its output.

@@ -20,6 +20,7 @@ enum Sweep {
     Retention,
     IdempotencyKeys,
     RemovedSandboxes,
+    EndedFiles,
     LostHosts,
     SurplusSlots,
     Limits,
@@ -34,6 +35,7 @@ impl Sweep {
         Self::Retention,
         Self::IdempotencyKeys,
         Self::RemovedSandboxes,
+        Self::EndedFiles,
         Self::LostHosts,
         Self::SurplusSlots,
         Self::Limits,
@@ -48,6 +50,7 @@ impl Sweep {
             Self::Retention => "retention",
             Self::IdempotencyKeys => "idempotency_keys",
             Self::RemovedSandboxes => "removed_sandboxes",
+            Self::EndedFiles => "ended_files",
             Self::LostHosts => "lost_hosts",
             Self::SurplusSlots => "surplus_slots",
             Self::Limits => "limits",
@@ -63,7 +66,7 @@ impl Sweep {
             Self::Limits => 5_000,
             Self::LostHosts | Self::SurplusSlots | Self::Counts => 10_000,
             Self::Journals => 60_000,
-            Self::IdempotencyKeys | Self::RemovedSandboxes => 600_000,
+            Self::IdempotencyKeys | Self::RemovedSandboxes | Self::EndedFiles => 600_000,
             Self::Partitions | Self::Retention => 3_600_000,
         })
     }
@@ -81,6 +84,7 @@ impl Sweep {
             }
             Self::IdempotencyKeys => drop(store.prune_idempotency().await?),
             Self::RemovedSandboxes => drop(store.prune_sandboxes().await?),
+            Self::EndedFiles => drop(store.prune_files().await?),
             Self::LostHosts => {
                 let ended = store.end_lost_hosts().await?;
                 if ended > 0 {

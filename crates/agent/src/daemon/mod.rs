@@ -12,6 +12,7 @@ mod execution;
 mod housekeeping;
 mod input;
 mod output;
+mod removals;
 mod transfers;
 mod verbs;
 mod writes;

@@ -2,10 +2,13 @@
 //! is under way, so that its pieces stay in order and its memory is bounded.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use protocol::{
-    AgentError, ErrorCode, ListRequest, OUTPUT_FRAME_BYTES, ReadRequest, Reply, StreamId, WriteRequest,
+    AgentError, ErrorCode, GlobRequest, GrepRequest, ListRequest, OUTPUT_FRAME_BYTES, OperationKey,
+    ReadRequest, Reply, StreamId, WriteRequest,
 };
 
 use super::{Daemon, StreamUse};
@@ -25,6 +28,10 @@ pub(super) struct Transfer {
 pub(super) enum State {
     /// A job is under way that answers by itself.
     Asking,
+    /// The same, and it ends early when nobody wants its answer any more.
+    Searching(Arc<AtomicBool>),
+    /// A removal, which happens whatever becomes of the connection. Its streams wait in the journal.
+    Removing(OperationKey),
     /// A file that is sent as the worker's socket takes it; the file is here between two pieces.
     Reading(Option<Box<OpenRead>>),
     Writing(Writing),
@@ -101,6 +108,20 @@ impl Daemon {
         }
     }
 
+    pub(super) fn glob_files(&mut self, stream: StreamId, request: GlobRequest) {
+        let stop = Arc::new(AtomicBool::new(false));
+        if let Some(ticket) = self.admit_transfer(stream, State::Searching(Arc::clone(&stop))) {
+            self.submit(ticket, move || Outcome::Globbed(files::glob(request, &stop)));
+        }
+    }
+
+    pub(super) fn grep_files(&mut self, stream: StreamId, request: GrepRequest) {
+        let stop = Arc::new(AtomicBool::new(false));
+        if let Some(ticket) = self.admit_transfer(stream, State::Searching(Arc::clone(&stop))) {
+            self.submit(ticket, move || Outcome::Grepped(files::grep(&request, &stop)));
+        }
+    }
+
     pub(super) fn read_file(&mut self, stream: StreamId, request: ReadRequest) {
         if let Some(ticket) = self.admit_transfer(stream, State::Reading(None)) {
             self.submit(ticket, move || Outcome::Read(OpenRead::open(request).and_then(OpenRead::step)));
@@ -115,8 +136,8 @@ impl Daemon {
                 writing.complete = true;
                 self.write_on(ticket);
             }
-            State::Writing(_) => {}
-            State::Asking | State::Reading(_) => self.abandon_transfer(ticket),
+            State::Writing(_) | State::Removing(_) => {}
+            State::Asking | State::Searching(_) | State::Reading(_) => self.abandon_transfer(ticket),
         }
     }
 
@@ -132,6 +153,9 @@ impl Daemon {
                 Outcome::Written(result) => self.end_write(ticket, result),
                 Outcome::Writing(Err(error)) => self.end_write(ticket, Err(error)),
                 Outcome::Writing(Ok(file)) => self.written_on(ticket, file),
+                Outcome::Removed(result) => self.end_removal(ticket, result),
+                Outcome::Globbed(result) => self.answered(ticket, result.map(Reply::Globbed)),
+                Outcome::Grepped(result) => self.answered(ticket, result.map(Reply::Grepped)),
                 Outcome::Nothing => {}
             }
         }
@@ -178,9 +202,11 @@ impl Daemon {
     }
 
     fn abandon_transfer(&mut self, ticket: u64) {
-        if let Some(transfer) = self.transfers.transfers.remove(&ticket)
-            && let Some(stream) = transfer.stream
-        {
+        let Some(transfer) = self.transfers.transfers.remove(&ticket) else { return };
+        if let State::Searching(stop) = &transfer.state {
+            stop.store(true, Ordering::Relaxed);
+        }
+        if let Some(stream) = transfer.stream {
             self.streams.remove(&stream);
         }
     }
@@ -194,7 +220,8 @@ impl Daemon {
             match &transfer.state {
                 State::Writing(writing) if writing.complete => {}
                 State::Writing(_) => self.end_write(ticket, Err(lost_interest())),
-                State::Asking | State::Reading(_) => self.abandon_transfer(ticket),
+                State::Removing(_) => {}
+                State::Asking | State::Searching(_) | State::Reading(_) => self.abandon_transfer(ticket),
             }
         }
         self.transfers.waiting.clear();

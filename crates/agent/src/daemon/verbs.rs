@@ -42,6 +42,9 @@ impl Daemon {
             Request::Read(request) => self.read_file(stream, request),
             Request::Write(request) => self.write_file(stream, request),
             Request::List(request) => self.list_files(stream, request),
+            Request::Remove(request) => self.remove_file(stream, request),
+            Request::Glob(request) => self.glob_files(stream, request),
+            Request::Grep(request) => self.grep_files(stream, request),
             Request::Stat { root, path } => self.stat_file(stream, root, path),
             Request::Status => {
                 let status = self.status();

@@ -1,6 +1,8 @@
 //! What `.gitignore` files leave out. The patterns are the tool's own text, so that matching is bounded: pattern length times
 //! name length, whatever they say.
 
+use super::pattern::{matches_name, matches_parts};
+
 /// The rules of one `.gitignore`.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
@@ -73,94 +75,6 @@ impl Rule {
             return matches_parts(&self.parts, names);
         }
         names.last().is_some_and(|name| matches_name(&self.parts[0], name))
-    }
-}
-
-/// Fills one row of "the parts so far match the first n names" for each part.
-fn matches_parts(parts: &[Vec<u8>], names: &[&[u8]]) -> bool {
-    let mut row = vec![false; names.len() + 1];
-    row[0] = true;
-    for (index, part) in parts.iter().enumerate() {
-        let mut next = vec![false; names.len() + 1];
-        if part == b"**" {
-            // At the end it means everything inside, and so at least one name.
-            let least = usize::from(index + 1 == parts.len());
-            let mut reached = false;
-            for count in 0..=names.len() {
-                reached |= count >= least && row[count - least];
-                next[count] = reached;
-            }
-        } else {
-            for (count, name) in names.iter().enumerate() {
-                next[count + 1] = row[count] && matches_name(part, name);
-            }
-        }
-        row = next;
-    }
-    row[names.len()]
-}
-
-/// One part against one name: `*`, `?`, `[…]` and `\`. Goes back to the latest star only, which is enough.
-fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        if n == name.len() {
-            return pattern[p..].iter().all(|&b| b == b'*');
-        }
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p + 1, n));
-            p += 1;
-            continue;
-        }
-        if let Some(next) = matches_byte(pattern, p, name[n]) {
-            (p, n) = (next, n + 1);
-            continue;
-        }
-        let Some((after, from)) = star else { return false };
-        star = Some((after, from + 1));
-        (p, n) = (after, from + 1);
-    }
-}
-
-/// Where the pattern goes on when its element at `p` matches `byte`.
-fn matches_byte(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
-    match *pattern.get(p)? {
-        b'?' => Some(p + 1),
-        b'[' => match set(pattern, p + 1, byte) {
-            Some((true, next)) => Some(next),
-            Some((false, _)) => None,
-            None => (byte == b'[').then_some(p + 1),
-        },
-        b'\\' if p + 1 < pattern.len() => (pattern[p + 1] == byte).then_some(p + 2),
-        literal => (literal == byte).then_some(p + 1),
-    }
-}
-
-/// A set in brackets: whether it has the byte, and where it ends. `None` when it is never closed.
-fn set(pattern: &[u8], mut p: usize, byte: u8) -> Option<(bool, usize)> {
-    let negated = matches!(pattern.get(p), Some(b'!' | b'^'));
-    p += usize::from(negated);
-    let first = p;
-    let mut found = false;
-    loop {
-        let mut low = *pattern.get(p)?;
-        if low == b']' && p > first {
-            return Some((found != negated, p + 1));
-        }
-        if low == b'\\' {
-            p += 1;
-            low = *pattern.get(p)?;
-        }
-        let high = match (pattern.get(p + 1), pattern.get(p + 2)) {
-            (Some(b'-'), Some(&high)) if high != b']' => {
-                p += 2;
-                high
-            }
-            _ => low,
-        };
-        found |= (low..=high).contains(&byte);
-        p += 1;
     }
 }
 

@@ -1,19 +1,28 @@
 //! File verbs: what they do, on threads that have the tool's rights and no others. No path is ever trusted: everything is
 //! opened beneath its root, component by component or by the kernel's own rule.
 
+mod glob;
+mod grep;
 mod ignore;
 mod list;
+mod pattern;
 pub(crate) mod pool;
 mod read;
+mod remove;
 mod resolve;
+mod search;
+mod walk;
 mod write;
 
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat as Metadata, SFlag, fstat};
 use protocol::{AgentError, EntryKind, ErrorCode, FileStat};
 
+pub(crate) use glob::glob;
+pub(crate) use grep::grep;
 pub(crate) use list::list;
 pub(crate) use read::{OpenRead, ReadStep};
+pub(crate) use remove::remove;
 pub(crate) use write::OpenWrite;
 
 /// Facts of a path, links within the root followed.
@@ -55,6 +64,7 @@ fn error(errno: Errno, path: &str) -> AgentError {
         Errno::ENOTDIR => ErrorCode::NotDirectory,
         Errno::ENXIO | Errno::ENODEV | Errno::EOPNOTSUPP => ErrorCode::NotRegular,
         Errno::EEXIST => ErrorCode::Exists,
+        Errno::ENOTEMPTY => ErrorCode::NotEmpty,
         Errno::ENOSPC | Errno::EDQUOT => ErrorCode::NoSpace,
         Errno::ELOOP | Errno::ENAMETOOLONG | Errno::EINVAL => ErrorCode::InvalidPath,
         Errno::EFBIG => ErrorCode::LimitExceeded,

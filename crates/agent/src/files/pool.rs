@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use protocol::{AgentError, FileStat, FileWritten, Listing};
+use protocol::{AgentError, FileStat, FileWritten, Globbed, Grepped, Listing, Removed};
 
 use super::{OpenRead, OpenWrite, ReadStep};
 use crate::{kernel, limits};
@@ -22,6 +22,12 @@ pub(crate) enum Outcome {
     Written(Result<FileWritten, AgentError>),
     /// A listing.
     Listed(Result<Listing, AgentError>),
+    /// Something was removed.
+    Removed(Result<Removed, AgentError>),
+    /// Entries found by name.
+    Globbed(Result<Globbed, AgentError>),
+    /// Contents searched.
+    Grepped(Result<Grepped, AgentError>),
     /// Facts of a path.
     Stat(Result<FileStat, AgentError>),
     /// Something was cleaned up that nobody waits for.

@@ -113,6 +113,29 @@ pub(super) fn place(root: &Root, path: &str) -> Result<Place, AgentError> {
     }
 }
 
+/// The entry that `path` names itself: nothing is created, and a link at its end is not followed.
+pub(super) fn entry(root: &Root, path: &str) -> Result<Place, AgentError> {
+    check(path)?;
+    let path = path.trim_end_matches('/');
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+    if matches!(name, "" | "." | "..") {
+        return Err(refuse(ErrorCode::InvalidPath, "the path names no entry of a directory"));
+    }
+    let mut walk = Walk::new(root, parent, Missing::Refuse);
+    match walk.find_last().map_err(|errno| error(errno, path))? {
+        Last::Directory => {
+            let directory = walk.here().try_clone_to_owned();
+            Ok(Place { directory: directory.map_err(|_| error(Errno::EMFILE, path))?, name: name.into() })
+        }
+        // It is not there, or it is no directory.
+        Last::Name(last) => {
+            let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            let found = openat(walk.here(), last.as_os_str(), flags, Mode::empty());
+            Err(error(found.err().unwrap_or(Errno::ENOTDIR), path))
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Create,

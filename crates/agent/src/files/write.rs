@@ -205,7 +205,7 @@ fn present(place: &Place) -> nix::Result<Option<Metadata>> {
     }
 }
 
-fn digest(file: &mut File) -> nix::Result<String> {
+pub(super) fn digest(file: &mut File) -> nix::Result<String> {
     file.seek(SeekFrom::Start(0)).map_err(|failed| errno(&failed))?;
     let mut digest = Sha256::new();
     let mut buffer = vec![0; COPY_BYTES];

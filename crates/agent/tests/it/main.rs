@@ -8,3 +8,4 @@ mod harness;
 mod isolation;
 mod journal;
 mod prelude;
+mod trees;

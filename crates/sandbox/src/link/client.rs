@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::{
-    AgentStatus, ExecRequest, FileRead, FileStat, FileWritten, KillRequest, ListRequest, Listing,
-    OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, ReadRequest, Reply, Request, StdinWritten,
-    WORKSPACE_DIR, WriteRequest,
+    AgentStatus, ExecRequest, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped,
+    KillRequest, ListRequest, Listing, OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, ReadRequest,
+    RemoveRequest, Removed, Reply, Request, StdinWritten, WORKSPACE_DIR, WriteRequest,
 };
 use tokio::time::timeout;
 
@@ -155,6 +155,39 @@ impl AgentClient {
     pub async fn list(&self, request: ListRequest) -> Result<Listing, LinkError> {
         match self.ask("list", &Request::List(request), FILE_LIMIT).await? {
             Reply::Listed(listing) => Ok(listing),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Removes a file or directory, at most once per key.
+    ///
+    /// # Errors
+    /// See [`LinkError`]; asking again with the same key is safe.
+    pub async fn remove(&self, request: RemoveRequest) -> Result<Removed, LinkError> {
+        match self.ask("remove", &Request::Remove(request), FILE_LIMIT).await? {
+            Reply::Removed(removed) => Ok(removed),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Finds files by name.
+    ///
+    /// # Errors
+    /// See [`LinkError`].
+    pub async fn glob(&self, request: GlobRequest) -> Result<Globbed, LinkError> {
+        match self.ask("glob", &Request::Glob(request), FILE_LIMIT).await? {
+            Reply::Globbed(globbed) => Ok(globbed),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Searches in the contents of files.
+    ///
+    /// # Errors
+    /// See [`LinkError`].
+    pub async fn grep(&self, request: GrepRequest) -> Result<Grepped, LinkError> {
+        match self.ask("grep", &Request::Grep(request), FILE_LIMIT).await? {
+            Reply::Grepped(grepped) => Ok(grepped),
             _ => Err(OTHER_ANSWER),
         }
     }

@@ -4,6 +4,7 @@ mod access;
 mod audit;
 mod calls;
 mod faults;
+mod files;
 mod isolation;
 mod leases;
 mod sessions;

@@ -42,6 +42,14 @@ pub(crate) struct Input {
     limit: u32,
 }
 
+impl Input {
+    /// A directory and what lies in it, so deep.
+    pub(crate) fn tree(path: &str, max_depth: u32) -> Self {
+        let (path, limit) = (path.to_owned(), ENTRIES_DEFAULT);
+        Self { path, recursive: true, max_depth, include_hidden: false, respect_ignore: true, limit }
+    }
+}
+
 fn here() -> String {
     ".".to_owned()
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, renamed};
 use crate::file_text::{self, Lines};
-use crate::port::FileContent;
+use crate::port::{FileContent, KnownFile, SandboxPath};
 use crate::{
     Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, clean, path,
 };
@@ -49,7 +49,7 @@ pub(crate) struct Output {
     /// The file, absolute.
     path: String,
     /// The text as it is in the file, without line numbers.
-    content: String,
+    pub(crate) content: String,
     /// Number of its first line; null for a byte range.
     start_line: Option<u64>,
     /// Lines returned.
@@ -59,7 +59,7 @@ pub(crate) struct Output {
     /// Size of the file.
     size_bytes: u64,
     /// SHA-256 of the whole file; null when it was not read to its end.
-    sha256: Option<String>,
+    pub(crate) sha256: Option<String>,
     /// The file has more than was returned.
     truncated: bool,
     /// Give it as offset to read on; null at the end of the file.
@@ -130,14 +130,33 @@ impl Tool for ReadFile {
             Some(range) => {
                 let length = (range.end - range.start).min(budget(cx, &input) as u64);
                 let file = cx.sandbox.read(&place, range.start, length).await?;
+                remember(cx, &place, &file).await?;
                 bytes(shown_path, range, input.max_chars, &file)
             }
             None => {
                 let file = cx.sandbox.read(&place, 0, limits::FILE_BYTES).await?;
+                remember(cx, &place, &file).await?;
                 lines(cx, shown_path, &input, &file)
             }
         }
     }
+}
+
+impl Input {
+    /// Lines of a file, from one on, at most so many.
+    pub(crate) fn lines(path: &str, offset: Option<u64>, limit: Option<u64>) -> Self {
+        Self { path: path.to_owned(), offset, limit, byte_range: None, max_chars: None }
+    }
+}
+
+/// What was read may be changed from now on, until it changes.
+async fn remember(cx: &Context, place: &SandboxPath, file: &FileContent) -> Result<(), ToolError> {
+    let known = KnownFile {
+        sha256: file.sha256.clone(),
+        size_bytes: file.stat.size_bytes,
+        modified_ms: Some(file.stat.modified_ms),
+    };
+    cx.records.remember_file(place, known).await
 }
 
 const TRUNCATED: &[ArgumentAlias] = &[ArgumentAlias {
@@ -167,7 +186,7 @@ fn lines(
 ) -> Result<ToolOutput<Output>, ToolError> {
     let whole = file.bytes.len() as u64 >= file.stat.size_bytes;
     let kept = if whole { &file.bytes[..] } else { clean::without_cut_end(&file.bytes).0 };
-    let text = file_text::text(&path, kept)?;
+    let text = file_text::text("read_file", &path, kept)?;
     let first = input.offset.unwrap_or(1);
     let total_lines = text.split_inclusive('\n').count() as u64;
     if first > total_lines.max(1) {
@@ -253,7 +272,7 @@ fn bytes(
         if asked.start == 0 { (&file.bytes[..], 0) } else { clean::without_cut_start(&file.bytes) };
     let (kept, _) = clean::without_cut_end(kept);
     let most = max_chars.and_then(|chars| usize::try_from(chars).ok()).unwrap_or(usize::MAX);
-    let content: String = file_text::text(&path, kept)?.chars().take(most).collect();
+    let content: String = file_text::text("read_file", &path, kept)?.chars().take(most).collect();
     let start = asked.start + cut_start;
     let end = start + content.len() as u64;
     let size_bytes = file.stat.size_bytes;

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::alias::{Alias, Dialect, renamed};
-use crate::port::{FileWrite, WriteMode};
+use crate::file_change::{self, Change};
 use crate::{
     Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, clean, path,
 };
@@ -83,11 +83,12 @@ impl Tool for WriteFile {
         ],
         title: "Write a file",
         description: "Writes a file exactly as given (no newline is added, nothing is escaped): replaces it or creates it, with \
-            the directories above it; `mode` append adds to the end, create_new never replaces. The write is atomic. \
-            `expected_sha256` makes it fail when the file has changed since it was read. At most 6 MiB a call. Use \
-            content_base64 for bytes that are not text.",
+            the directories above it; `mode` append adds to the end, create_new never replaces. A file that exists must \
+            have been read in this session in its present version, or be named by `expected_sha256`. The write is \
+            atomic and can be undone with undo_edit. At most 6 MiB a call. Use content_base64 for bytes that are \
+            not text.",
         toolkit: "files",
-        version: "1.0.0",
+        version: "1.1.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: false, exec: false, human: false, provider: false },
         annotations: Annotations {
@@ -143,20 +144,20 @@ impl Tool for WriteFile {
         }
         let content = content(&input)?;
         let (bytes, lines) = (content.len() as u64, count_lines(&content));
-        let written = cx
-            .sandbox
-            .write(FileWrite {
-                path: place,
-                content,
-                mode: match input.mode {
-                    Mode::Overwrite => WriteMode::Overwrite,
-                    Mode::Append => WriteMode::Append,
-                    Mode::CreateNew => WriteMode::CreateNew,
-                },
-                permissions: input.permissions.as_deref().and_then(|bits| u32::from_str_radix(bits, 8).ok()),
-                expected_sha256: input.expected_sha256.map(|sha256| sha256.to_ascii_lowercase()),
-            })
-            .await?;
+        let present = file_change::look(cx, &place).await?;
+        if input.mode == Mode::CreateNew && present.is_there() {
+            return Err(ToolError::new(
+                Code::AlreadyExists,
+                format!("write_file: `{}` is there already", clean::one_line(&shown_path)),
+            ));
+        }
+        present.guard(cx, "write_file", &place, input.expected_sha256.as_deref()).await?;
+        let change = Change {
+            content,
+            appends: input.mode == Mode::Append,
+            permissions: input.permissions.as_deref().and_then(|bits| u32::from_str_radix(bits, 8).ok()),
+        };
+        let written = present.write(cx, "write_file", &place, change).await?;
         let verb = match (written.created, input.mode) {
             (true, _) => "created",
             (false, Mode::Append) => "appended to",

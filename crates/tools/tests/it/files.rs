@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tools::Catalog;
 use tools::port::{EntryKind, ListedEntry, Listing, WriteMode};
 
-use crate::world::World;
+use crate::world::{World, sha256};
 
 #[tokio::test]
 async fn lines_are_numbered_and_raw_text_is_kept() {
@@ -113,8 +113,9 @@ async fn an_empty_file_is_said_to_be_empty() {
 
 #[tokio::test]
 async fn a_write_is_exact() {
-    let world = World::new();
-    let arguments = json!({"path": "d/run.sh", "content": "a\r\n\tb", "permissions": "0755", "expected_sha256": "AB".repeat(32)});
+    let world = World::new().with_file("/workspace/d/run.sh", b"old");
+    let old = sha256(b"old");
+    let arguments = json!({"path": "d/run.sh", "content": "a\r\n\tb", "permissions": "0755", "expected_sha256": old.to_uppercase()});
     let result = world.call("write_file", arguments).await.expect("written").result;
     let write = world.writes.lock().expect("no test panicked")[0].clone();
     assert_eq!(
@@ -122,14 +123,15 @@ async fn a_write_is_exact() {
         (&b"a\r\n\tb"[..], Some(0o755), WriteMode::Overwrite)
     );
     assert_eq!((write.path.root, write.path.relative.as_str()), ("/workspace", "d/run.sh"));
-    assert_eq!(write.expected_sha256, Some("ab".repeat(32)));
-    assert_eq!(result.output, "created /workspace/d/run.sh (5 bytes, 2 lines; now 5 bytes)");
+    assert_eq!(write.expected_sha256, Some(old));
+    assert_eq!(result.output, "replaced /workspace/d/run.sh (5 bytes, 2 lines; now 5 bytes)");
     assert_eq!(result.structured["permissions"], "0755");
 }
 
 #[tokio::test]
 async fn bytes_are_written_from_base64_and_appended() {
     let world = World::new().with_file("/tmp/b", b"x");
+    world.call("read_file", json!({"path": "/tmp/b"})).await.expect("read");
     let arguments = json!({"path": "/tmp/b", "content_base64": "AP8=", "mode": "append"});
     let result = world.call("write_file", arguments).await.expect("written").result;
     let write = world.writes.lock().expect("no test panicked")[0].clone();

@@ -4,7 +4,9 @@
 mod admission;
 mod aliases;
 mod catalog;
+mod changes;
 mod code;
 mod files;
+mod search;
 mod shell;
 mod world;

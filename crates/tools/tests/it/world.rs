@@ -10,9 +10,11 @@ use bytes::Bytes;
 use chrono::DateTime;
 use domain::event::OutputPiece;
 use domain::{CallId, Code, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantId};
+use sha2::{Digest, Sha256};
 use tools::port::{
-    Captured, Command, CommandEnd, CommandOutcome, EntryKind, Events, FileContent, FileStat, FileWrite,
-    FileWritten, ListQuery, Listing, Sandbox, SandboxPath, ShellInput, ShellOutput, Shells,
+    Before, Captured, Command, CommandEnd, CommandOutcome, EntryKind, Events, FileContent, FileRemoval,
+    FileStat, FileWrite, FileWritten, FilesRemoved, GlobQuery, Globbed, GrepQuery, Grepped, KnownFile,
+    ListQuery, Listing, Records, Sandbox, SandboxPath, ShellInput, ShellOutput, Shells, Undoable, WriteMode,
 };
 use tools::{Catalog, Context, Finished, ToolError};
 use uuid::Uuid;
@@ -23,6 +25,17 @@ pub struct World {
     pub outcomes: Mutex<VecDeque<Result<CommandOutcome, ToolError>>>,
     pub files: Mutex<HashMap<String, Vec<u8>>>,
     pub writes: Mutex<Vec<FileWrite>>,
+    pub removals: Mutex<Vec<FileRemoval>>,
+    pub globs: Mutex<Vec<GlobQuery>>,
+    pub globbed: Mutex<Globbed>,
+    pub greps: Mutex<Vec<GrepQuery>>,
+    pub grepped: Mutex<Grepped>,
+    /// What the session has seen.
+    pub known: Mutex<HashMap<String, KnownFile>>,
+    /// Changes: path, what was there before, and the SHA-256 afterwards once made.
+    pub versions: Mutex<Vec<(String, Before, Option<String>)>>,
+    /// The call was run before: its plans are found.
+    pub is_run_again: bool,
     pub lists: Mutex<Vec<ListQuery>>,
     pub listing: Mutex<Listing>,
     pub shells: Mutex<Vec<Shell>>,
@@ -76,6 +89,7 @@ impl World {
             cancel: tokio_util::sync::CancellationToken::new(),
             sandbox: self.clone(),
             shells: self.clone(),
+            records: self.clone(),
             events: self.clone(),
         }
     }
@@ -129,6 +143,10 @@ fn place(path: &SandboxPath) -> String {
     format!("{}/{}", path.root, path.relative)
 }
 
+pub fn sha256(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn missing(what: Code) -> ToolError {
     ToolError::new(what, "not there")
 }
@@ -155,26 +173,137 @@ impl Sandbox for World {
         Ok(FileContent {
             bytes: Bytes::copy_from_slice(&content[start..end]),
             stat,
-            sha256: whole.then(|| "abc".to_owned()),
+            sha256: whole.then(|| sha256(content)),
         })
     }
 
     async fn write(&self, write: FileWrite) -> Result<FileWritten, ToolError> {
         let path = place(&write.path);
-        let created = self.files.lock().unwrap().insert(path, write.content.to_vec()).is_none();
+        let mut files = self.files.lock().unwrap();
+        let present = files.get(&path).cloned();
+        if present.is_some() && write.mode == WriteMode::CreateNew {
+            return Err(missing(Code::AlreadyExists));
+        }
+        if write.expected_sha256.is_some() && write.expected_sha256 != present.as_deref().map(sha256) {
+            return Err(missing(Code::StaleRead));
+        }
+        let mut content = match write.mode {
+            WriteMode::Append => present.clone().unwrap_or_default(),
+            WriteMode::Overwrite | WriteMode::CreateNew => Vec::new(),
+        };
+        content.extend_from_slice(&write.content);
         let written = FileWritten {
-            created,
-            size_bytes: write.content.len() as u64,
-            sha256: "def".to_owned(),
+            created: present.is_none(),
+            size_bytes: content.len() as u64,
+            sha256: sha256(&content),
             permissions: write.permissions.unwrap_or(0o644),
         };
+        files.insert(path, content);
         self.writes.lock().unwrap().push(write);
         Ok(written)
+    }
+
+    async fn remove(&self, removal: FileRemoval) -> Result<FilesRemoved, ToolError> {
+        let mut files = self.files.lock().unwrap();
+        let path = place(&removal.path);
+        let content = files.get(&path).ok_or_else(|| missing(Code::PathNotFound))?;
+        if removal.expected_sha256.as_ref().is_some_and(|expected| *expected != sha256(content)) {
+            return Err(missing(Code::StaleRead));
+        }
+        files.remove(&path);
+        self.removals.lock().unwrap().push(removal);
+        Ok(FilesRemoved { files: 1, directories: 0 })
+    }
+
+    async fn glob(&self, query: GlobQuery) -> Result<Globbed, ToolError> {
+        self.globs.lock().unwrap().push(query);
+        Ok(self.globbed.lock().unwrap().clone())
+    }
+
+    async fn grep(&self, query: GrepQuery) -> Result<Grepped, ToolError> {
+        self.greps.lock().unwrap().push(query);
+        Ok(self.grepped.lock().unwrap().clone())
     }
 
     async fn list(&self, query: ListQuery) -> Result<Listing, ToolError> {
         self.lists.lock().unwrap().push(query);
         Ok(self.listing.lock().unwrap().clone())
+    }
+}
+
+#[async_trait]
+impl Records for World {
+    async fn known_file(&self, path: &SandboxPath) -> Result<Option<KnownFile>, ToolError> {
+        Ok(self.known.lock().unwrap().get(&place(path)).cloned())
+    }
+
+    async fn remember_file(&self, path: &SandboxPath, known: KnownFile) -> Result<(), ToolError> {
+        self.known.lock().unwrap().insert(place(path), known);
+        Ok(())
+    }
+
+    async fn forget_files(&self, path: &SandboxPath) -> Result<(), ToolError> {
+        self.known.lock().unwrap().remove(&place(path));
+        Ok(())
+    }
+
+    async fn planned_change(&self, path: &SandboxPath) -> Result<Option<Before>, ToolError> {
+        let versions = self.versions.lock().unwrap();
+        let planned = versions.iter().rev().find(|(changed, ..)| *changed == place(path));
+        Ok(planned.filter(|_| self.is_run_again).map(|(_, before, _)| before.clone()))
+    }
+
+    async fn plan_change(&self, path: &SandboxPath, before: Before) -> Result<(), ToolError> {
+        self.versions.lock().unwrap().push((place(path), before, None));
+        Ok(())
+    }
+
+    async fn change_made(&self, path: &SandboxPath, after: KnownFile) -> Result<(), ToolError> {
+        let mut versions = self.versions.lock().unwrap();
+        if let Some(version) = versions.iter_mut().rev().find(|(changed, ..)| *changed == place(path)) {
+            version.2.clone_from(&after.sha256);
+        }
+        self.known.lock().unwrap().insert(place(path), after);
+        Ok(())
+    }
+
+    async fn change_dropped(&self, path: &SandboxPath) -> Result<(), ToolError> {
+        self.versions.lock().unwrap().retain(|(changed, _, made)| *changed != place(path) || made.is_some());
+        Ok(())
+    }
+
+    async fn undoable(&self, path: &SandboxPath, steps: u32) -> Result<Option<Undoable>, ToolError> {
+        let versions = self.versions.lock().unwrap();
+        let last: Vec<_> = versions
+            .iter()
+            .rev()
+            .filter(|(changed, ..)| *changed == place(path))
+            .take(steps as usize)
+            .collect();
+        Ok(last.last().map(|oldest| Undoable {
+            steps: last.len() as u32,
+            before: oldest.1.clone(),
+            after_sha256: last[0].2.clone().expect("made"),
+        }))
+    }
+
+    async fn undone(
+        &self,
+        path: &SandboxPath,
+        steps: u32,
+        after: Option<KnownFile>,
+    ) -> Result<(), ToolError> {
+        let mut versions = self.versions.lock().unwrap();
+        for _ in 0..steps {
+            let at = versions.iter().rposition(|(changed, ..)| *changed == place(path)).expect("a version");
+            versions.remove(at);
+        }
+        let mut known = self.known.lock().unwrap();
+        match after {
+            Some(after) => known.insert(place(path), after),
+            None => known.remove(&place(path)),
+        };
+        Ok(())
     }
 }
 

@@ -146,6 +146,7 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         cancel: facts.running.cancel.clone(),
         sandbox: ports.clone(),
         shells: ports.clone(),
+        records: ports.clone(),
         events: ports,
     };
     let arguments = facts.call.arguments.clone();

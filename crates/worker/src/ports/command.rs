@@ -8,8 +8,9 @@ use sandbox::protocol::{self, ExecExit, ExecLimits, ExecSpec, OperationKey, Stdi
 use tokio::time::Instant;
 use tools::ToolError;
 use tools::port::{
-    Background, Captured, Command, CommandEnd, CommandOutcome, FileContent, FileWrite, FileWritten,
-    ListQuery, Listing, Program, Sandbox, SandboxPath,
+    Background, Captured, Command, CommandEnd, CommandOutcome, FileContent, FileRemoval, FileWrite,
+    FileWritten, FilesRemoved, GlobQuery, Globbed, GrepQuery, Grepped, ListQuery, Listing, Program, Sandbox,
+    SandboxPath,
 };
 
 use super::background::shell_of;
@@ -50,6 +51,18 @@ impl Sandbox for CallPorts {
 
     async fn list(&self, query: ListQuery) -> Result<Listing, ToolError> {
         self.list_files(query).await
+    }
+
+    async fn remove(&self, removal: FileRemoval) -> Result<FilesRemoved, ToolError> {
+        self.remove_files(removal).await
+    }
+
+    async fn glob(&self, query: GlobQuery) -> Result<Globbed, ToolError> {
+        self.glob_files(query).await
+    }
+
+    async fn grep(&self, query: GrepQuery) -> Result<Grepped, ToolError> {
+        self.grep_files(query).await
     }
 }
 

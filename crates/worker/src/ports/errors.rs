@@ -17,6 +17,8 @@ pub(super) fn of_agent(error: &AgentError) -> ToolError {
         ErrorCode::Conflict => Code::StaleRead,
         ErrorCode::NoSpace => Code::NoSpace,
         ErrorCode::InvalidPath => Code::InvalidPath,
+        ErrorCode::NotEmpty => Code::NotEmpty,
+        ErrorCode::InvalidPattern => Code::InvalidArguments,
         ErrorCode::Ended => Code::ShellEnded,
         ErrorCode::StartFailed => Code::StartFailed,
         ErrorCode::LimitExceeded => Code::SandboxLimit,

@@ -12,7 +12,9 @@ mod command;
 mod errors;
 mod files;
 mod foreground;
+mod records;
 pub(crate) mod resume;
+mod search;
 mod shells;
 pub(crate) mod signal;
 
@@ -27,7 +29,7 @@ use sandbox::protocol::{self, OperationKey};
 use serde_json::Value;
 use tools::{Fate, ToolError, port};
 
-use crate::call::{Cause, Facts};
+use crate::call::{Cause, Facts, Start};
 use crate::session::Serving;
 
 /// Pause before a verb whose connection ended is asked again.
@@ -60,6 +62,11 @@ pub(crate) fn stream_name(stream: protocol::StreamName) -> StreamName {
 impl CallPorts {
     pub(crate) fn new(facts: Arc<Facts>, serving: Serving, runs: u32) -> Self {
         Self { facts, serving, runs, next_operation: AtomicU32::new(0) }
+    }
+
+    /// Whether the tool's code may have been run for this call before.
+    fn is_run_again(&self) -> bool {
+        self.runs > 0 || matches!(self.facts.how, Start::Resumed { .. })
     }
 
     fn next_key(&self) -> OperationKey {
