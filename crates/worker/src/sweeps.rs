@@ -29,7 +29,7 @@ enum Sweep {
 }
 
 impl Sweep {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::AuditSeal,
         Self::Partitions,
         Self::Retention,

@@ -6,6 +6,7 @@ mod bad_input;
 mod dev;
 mod docs;
 mod faults;
+mod files;
 mod load;
 mod main_job;
 mod sandbox_attacks;

@@ -256,11 +256,18 @@ async fn the_catalogue_describes_them_in_every_dialect() {
             "bash",
             "bash_input",
             "bash_output",
+            "delete_directory",
+            "delete_file",
+            "edit_file",
+            "glob",
+            "grep",
             "kill_bash",
             "list_bash",
             "list_files",
             "python_execute",
             "read_file",
+            "str_replace_editor",
+            "undo_edit",
             "write_file",
         ];
         ensure!(names == all, "{names:?}");
