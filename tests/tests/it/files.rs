@@ -43,13 +43,15 @@ async fn a_file_is_read_before_it_is_changed_and_changes_are_taken_back() {
         done(client, session, "read_file", json!({"path": "a.txt"})).await?;
         let edited = done(client, session, "edit_file", edit).await?;
         ensure!(edited["replacements"] == 1 && edited["diff"].to_string().contains("+\\t2"), "{edited}");
-        let shown = printed(client, session, "od -An -v -tx1 a.txt | tr -d ' \\n'; echo; stat -c %a a.txt").await?;
+        let shown =
+            printed(client, session, "od -An -v -tx1 a.txt | tr -d ' \\n'; echo; stat -c %a a.txt").await?;
         ensure!(shown == "efbbbf6f6e650d0a09320d0a242621\n750\n", "{shown}");
         // What the session wrote itself, it may change again; another session has to read it.
         done(client, session, "Edit", json!({"file_path": "a.txt", "old_string": "one", "new_string": "1"}))
             .await?;
         done(client, session, "undo_edit", json!({"path": "a.txt", "steps": 2})).await?;
-        let shown = printed(client, session, "od -An -v -tx1 a.txt | tr -d ' \\n'; stat -c ' %a' a.txt").await?;
+        let shown =
+            printed(client, session, "od -An -v -tx1 a.txt | tr -d ' \\n'; stat -c ' %a' a.txt").await?;
         ensure!(shown == "efbbbf6f6e650d0a0974776f0d0a746872656521 750\n", "{shown}");
         ensure!(refused(client, session, "undo_edit", json!({"path": "a.txt"})).await? == "nothing_to_undo");
 
