@@ -100,7 +100,7 @@ impl Store {
                 .try_one(
                     sqlx::query(
                         "INSERT INTO sandboxes (id, host_id, worker_id, image, size, runtime, workspace, tool_uid)
-                         VALUES ($1, $2, $3, $4, $5, $6, $7, coalesce($8, nextval('sandbox_tool_uids')::integer))
+                         VALUES ($1, $2, $3, $4, $5, $6, $7, coalesce($8, 1048576 + floor(random() * 1998951424)::integer))
                          RETURNING tool_uid, epoch",
                     )
                     .bind(sandbox_id.uuid())
