@@ -17,11 +17,6 @@ impl Samples {
         self.0.push(taken.as_secs_f64() * 1e3);
     }
 
-    /// One more, in milliseconds.
-    pub(crate) fn add_ms(&mut self, taken_ms: f64) {
-        self.0.push(taken_ms);
-    }
-
     /// All of these too.
     pub(crate) fn extend(&mut self, other: &Self) {
         self.0.extend_from_slice(&other.0);

@@ -81,14 +81,6 @@ impl Http {
         Ok(Answer { status, body: response.into_body().collect().await?.to_bytes() })
     }
 
-    /// GET, as JSON.
-    ///
-    /// # Errors
-    /// When it is refused.
-    pub(crate) async fn get(&mut self, path: &str) -> Result<Value> {
-        self.send("GET", path, Bytes::new()).await?.expect(&[200])
-    }
-
     /// A new session of the default image and the smallest size.
     ///
     /// # Errors
