@@ -45,6 +45,9 @@ pub enum SessionWish {
 
 impl Store {
     /// Gives sessions without a worker to this one, oldest first, and returns them (epoch risen).
+    ///
+    /// It waits for rows that are locked: an admission holds its session for one commit, and a session passed over
+    /// because its first call was just being admitted would start a whole poll later.
     pub async fn claim_sessions(&self, worker: WorkerId, max: u32) -> Result<Vec<Session>> {
         const OPERATION: &str = "claim sessions";
         let mut conn = self.db().system(OPERATION).await?;
@@ -53,7 +56,7 @@ impl Store {
                 sqlx::query(concat!(
                     "WITH free AS (
                          SELECT id FROM sessions WHERE status = 'starting' AND worker_id IS NULL
-                         ORDER BY id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+                         ORDER BY id LIMIT $2 FOR NO KEY UPDATE
                      )
                      UPDATE sessions s SET worker_id = w.id, host_id = w.host_id, epoch = s.epoch + 1
                      FROM free, workers w
