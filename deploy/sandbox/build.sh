@@ -10,7 +10,8 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=toolhost/sandbox
 # What goes into the image; the seccomp profile and the helper scripts do not.
-inputs=(Dockerfile build.sh dpkg.cfg finish.sh packages.txt python-packages.txt)
+inputs=(Dockerfile build.sh dpkg.cfg finish.sh packages.txt python-packages.txt wheels.txt
+    node-packages.json node-packages.lock.json)
 
 say() { printf 'sandbox-image: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }

@@ -8,6 +8,7 @@ umask 022
 if [ -s /tmp/build/ca.crt ]; then
     export PIP_CERT=/tmp/build/ca.crt SSL_CERT_FILE=/tmp/build/ca.crt
     export REQUESTS_CA_BUNDLE=/tmp/build/ca.crt CURL_CA_BUNDLE=/tmp/build/ca.crt
+    export NODE_EXTRA_CA_CERTS=/tmp/build/ca.crt npm_config_cafile=/tmp/build/ca.crt
     unset SSL_CERT_DIR
 fi
 if [ -e /tmp/build/pip.conf ]; then
@@ -20,6 +21,15 @@ unset PIP_FIND_LINKS
 python3 -m pip install --quiet --no-cache-dir --root-user-action=ignore --break-system-packages \
     --only-binary :all: --no-deps -r /tmp/build/python-packages.txt
 python3 -m pip check
+python3 -m pip download --quiet --no-cache-dir --only-binary :all: --no-deps \
+    -d /opt/toolhost/wheels -r /tmp/build/wheels.txt
+
+# The package's own launcher would start node first; what it launches is enough.
+mkdir /tmp/build/node
+cp /tmp/build/node-packages.json /tmp/build/node/package.json
+cp /tmp/build/node-packages.lock.json /tmp/build/node/package-lock.json
+npm ci --prefix /tmp/build/node --cache /tmp/build/npm --ignore-scripts --no-audit --no-fund --loglevel error
+install -m 755 /tmp/build/node/node_modules/@esbuild/*/bin/esbuild /usr/local/bin/esbuild
 
 # Python cannot write bytecode at run time, so all of it is compiled here. Test data
 # with syntax errors on purpose makes this exit 1.

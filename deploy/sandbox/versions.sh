@@ -47,6 +47,12 @@ row pip "$(version pip --version)"
 row uv "$(version uv --version)"
 row node "$(version node --version)"
 row npm "$(version npm --version)"
+row esbuild "$(version esbuild --version)"
+row eslint "$(version eslint --version)"
+row pytest "$(version pytest --version)"
+row ruff "$(version ruff --version)"
+row "poppler (\`pdftotext\`, \`pdftoppm\`)" "$(version pdftotext -v)"
+row "tesseract ($(tesseract --list-langs | tail -n +2 | sort | xargs | sed 's/ /, /g'))" "$(version tesseract --version)"
 echo
 echo "## Python libraries"
 echo
@@ -55,9 +61,21 @@ echo "|---|---|"
 python3 - <<'PYTHON'
 from importlib.metadata import version
 for name in ("numpy", "pandas", "matplotlib", "Pillow", "openpyxl", "lxml",
-             "beautifulsoup4", "PyYAML", "requests", "tabulate"):
+             "beautifulsoup4", "PyYAML", "requests", "tabulate", "pypdf", "python-docx",
+             "python-pptx"):
     print(f"| {name} | {version(name)} |")
 PYTHON
+echo
+echo "## Wheels"
+echo
+echo "In \`/opt/toolhost/wheels\`, not installed: \`packages\` of \`python_execute\` can name them in a session without a network."
+echo
+echo "| wheel | version |"
+echo "|---|---|"
+for wheel in /opt/toolhost/wheels/*.whl; do
+    IFS=- read -r name version _ < <(basename "$wheel")
+    row "$name" "$version"
+done
 echo
 echo "## Environment"
 echo
