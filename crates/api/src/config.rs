@@ -21,6 +21,8 @@ pub struct ApiConfig {
     pub runtime: String,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpAddr>,
+    /// Wrong credentials that one address may present in a minute.
+    pub failed_auth_per_minute: u32,
     /// Requests that this process handles at the same time, those that wait for a call's end included.
     pub requests: usize,
     /// Open connections of this process.
@@ -68,6 +70,7 @@ impl Default for ApiConfig {
             images: vec!["*".to_owned()],
             runtime: "runc".to_owned(),
             trusted_proxies: Vec::new(),
+            failed_auth_per_minute: limits::FAILED_AUTH_PER_MINUTE,
             requests: 4_096,
             connections: 16_384,
             header_timeout: Duration::from_secs(10),

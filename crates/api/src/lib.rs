@@ -9,6 +9,7 @@ pub mod json;
 mod metrics;
 mod openapi;
 pub mod problem;
+mod rates;
 mod serve;
 mod service;
 mod signature;

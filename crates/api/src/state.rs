@@ -12,6 +12,7 @@ use tools::Catalog;
 
 use crate::config::ApiConfig;
 use crate::metrics::Metrics;
+use crate::service::rates::Rates;
 use crate::service::sessions::PolicyCache;
 use crate::signature::Signer;
 use crate::sse::Streams;
@@ -33,6 +34,7 @@ pub struct Inner {
     pub(crate) shutdown: CancellationToken,
     pub(crate) signer: Signer,
     pub(crate) streams: Streams,
+    pub(crate) rates: Rates,
     pub(crate) policies: PolicyCache,
     pub(crate) document: bytes::Bytes,
 }
@@ -106,6 +108,7 @@ impl ApiState {
             signer: Signer::new(&config.signing_key),
             streams: Streams::new(&config.streams, &metrics),
             document: crate::openapi::document(&catalog).into(),
+            rates: Rates::default(),
             policies: PolicyCache::default(),
             store,
             catalog,

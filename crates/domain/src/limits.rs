@@ -25,6 +25,12 @@ pub const ENV_PAIRS: usize = 128;
 pub const ENV_BYTES: usize = 32 * 1024;
 /// Most calls in one batch.
 pub const BATCH_CALLS: usize = 100;
+/// Wrong credentials that one address may present in a minute, when the operator does not say: no client needs more, and a
+/// guess costs a query.
+pub const FAILED_AUTH_PER_MINUTE: u32 = 120;
+/// Requests of one tenant that one process takes in a minute when no policy says otherwise: far above what its calls could use,
+/// so that only a runaway client meets it.
+pub const REQUESTS_PER_MINUTE: u32 = 120_000;
 /// Most items in one page of a list.
 pub const PAGE_ITEMS: u32 = 100;
 /// Items in a page when the caller does not say.

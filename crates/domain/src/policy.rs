@@ -69,6 +69,9 @@ pub struct LimitRules {
     /// Sessions of the tenant that have not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<u32>,
+    /// Requests in a minute, counted by each API process: of all keys of the tenant together, or of one key where its own policy says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u32>,
     /// Calls of the tenant that run at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running_calls: Option<u32>,
@@ -112,6 +115,8 @@ pub struct LimitRules {
 pub struct EffectiveLimits {
     /// See [`LimitRules::sessions`].
     pub sessions: u32,
+    /// See [`LimitRules::requests_per_minute`].
+    pub requests_per_minute: u32,
     /// See [`LimitRules::running_calls`].
     pub running_calls: u32,
     /// See [`LimitRules::queued_calls`].
@@ -143,6 +148,7 @@ impl Default for EffectiveLimits {
     fn default() -> Self {
         Self {
             sessions: 50,
+            requests_per_minute: limits::REQUESTS_PER_MINUTE,
             running_calls: 32,
             queued_calls: 10_000,
             session_running_calls: limits::SESSION_RUNNING_CALLS,
@@ -287,6 +293,7 @@ pub fn effective_limits(layers: &[Layered<'_>]) -> EffectiveLimits {
             Layer::Tenant | Layer::Key | Layer::Session => Combine::Narrow,
         };
         combine.apply(&mut effective.sessions, rules.sessions);
+        combine.apply(&mut effective.requests_per_minute, rules.requests_per_minute);
         combine.apply(&mut effective.running_calls, rules.running_calls);
         combine.apply(&mut effective.queued_calls, rules.queued_calls);
         combine.apply(&mut effective.session_running_calls, rules.session_running_calls);

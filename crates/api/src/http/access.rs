@@ -24,6 +24,7 @@ use store::{AuditRow, Authenticated};
 use super::address::ClientAddress;
 use crate::problem::Problem;
 use crate::service::access::{self, Credential};
+use crate::service::rates::{self, Quotas};
 use crate::state::{ApiError, ApiState};
 
 /// Operations that anybody may call.
@@ -101,50 +102,79 @@ pub(crate) async fn authorize(
     let admitted = match access {
         Some(Access::Public) => return next.run(Request::from_parts(parts, body)).await,
         Some(access) => admit(&state, access, &parts).await,
-        None => Err(Problem::new(Code::InsufficientScope, "This operation is not open.")),
+        None => Err(Problem::new(Code::InsufficientScope, "This operation is not open.").into()),
     };
-    match admitted {
-        Ok((Authenticated::Tenant(context), credential)) => {
-            parts.extensions.insert(Tenant(context));
+    let (mut response, quotas) = match admitted {
+        Ok(Admitted { authenticated, credential, quotas }) => {
+            match authenticated {
+                Authenticated::Tenant(context) => drop(parts.extensions.insert(Tenant(context))),
+                Authenticated::Operator(context) => drop(parts.extensions.insert(Operator(context))),
+            }
             parts.extensions.insert(credential);
+            (next.run(Request::from_parts(parts, body)).await, quotas)
         }
-        Ok((Authenticated::Operator(context), credential)) => {
-            parts.extensions.insert(Operator(context));
-            parts.extensions.insert(credential);
-        }
-        Err(problem) => return problem.into_response(),
+        Err(Refused { problem, quotas }) => (problem.into_response(), quotas),
+    };
+    // A handler that took more (a batch) says what is left after it.
+    if let Some(quotas) = response.extensions_mut().remove::<Quotas>().or(quotas) {
+        super::rates::write(&quotas, response.headers_mut());
     }
-    next.run(Request::from_parts(parts, body)).await
+    response
 }
 
-async fn admit(
-    state: &ApiState,
-    access: Access,
-    parts: &Parts,
-) -> Result<(Authenticated, Credential), Problem> {
+/// Who may go on, and what they have left.
+struct Admitted {
+    authenticated: Authenticated,
+    credential: Credential,
+    quotas: Option<Quotas>,
+}
+
+/// Why somebody may not, and what they have left.
+struct Refused {
+    problem: Problem,
+    quotas: Option<Quotas>,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self { problem, quotas: None }
+    }
+}
+
+async fn admit(state: &ApiState, access: Access, parts: &Parts) -> Result<Admitted, Refused> {
     let address = parts.extensions.get::<ClientAddress>().map(|address| address.0);
     let path = parts.uri.path();
     let credential = match bearer(&parts.headers)? {
         Some(key) => Credential::key(key, address),
         None => match (access, token(parts)) {
             (Access::ScopeOrToken(_), Some(token)) => Credential::token(token, address),
-            _ => return Err(access::unauthenticated()),
+            _ => return Err(access::unauthenticated().into()),
         },
     };
     // A token is for one call: on the path of another it is none.
     let bound = access::bound_call(state, &credential);
     if bound.is_some_and(|call| !path.starts_with(&format!("/v1/calls/{call}/"))) {
-        return Err(access::unauthenticated());
+        return Err(access::unauthenticated().into());
     }
     let authenticated = access::authenticate(state, &credential).await?;
-    match access {
-        Access::Public | Access::Anyone => {}
+    let quotas = match &authenticated {
+        Authenticated::Tenant(context) => Some(
+            rates::take(state, context)
+                .map_err(|(quotas, problem)| Refused { problem, quotas: Some(quotas) })?,
+        ),
+        Authenticated::Operator(_) => None,
+    };
+    let allowed = match access {
+        Access::Public | Access::Anyone => Ok(()),
         Access::Scope(scope) | Access::ScopeOrToken(scope) => {
             let operation = format!("{} {path}", parts.method);
-            require(state, &authenticated, scope, operation).await?;
+            require(state, &authenticated, scope, operation).await
         }
+    };
+    match allowed {
+        Ok(()) => Ok(Admitted { authenticated, credential, quotas }),
+        Err(problem) => Err(Refused { problem, quotas }),
     }
-    Ok((authenticated, credential))
 }
 
 async fn require(

@@ -14,7 +14,8 @@ pub struct PeerAddress(pub IpAddr);
 
 /// The last address of `X-Forwarded-For` that no trusted proxy of ours wrote.
 pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> ClientAddress {
-    let mut address = peer;
+    // A listener for both families gives IPv4 peers as mapped IPv6 addresses.
+    let mut address = peer.to_canonical();
     let forwarded: Vec<&str> = headers
         .get_all("x-forwarded-for")
         .iter()
@@ -22,11 +23,11 @@ pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAdd
         .flat_map(|value| value.split(','))
         .collect();
     for hop in forwarded.iter().rev() {
-        if !trusted.contains(&address) {
+        if !trusted.iter().any(|proxy| proxy.to_canonical() == address) {
             break;
         }
-        match hop.trim().parse() {
-            Ok(before) => address = before,
+        match hop.trim().parse::<IpAddr>() {
+            Ok(before) => address = before.to_canonical(),
             Err(_) => break,
         }
     }
@@ -50,5 +51,7 @@ mod tests {
         assert_eq!(address("9.9.9.9", "1.2.3.4", &["9.9.9.9"]), "1.2.3.4");
         assert_eq!(address("9.9.9.9", "6.6.6.6, 1.2.3.4, 8.8.8.8", &["9.9.9.9", "8.8.8.8"]), "1.2.3.4");
         assert_eq!(address("9.9.9.9", "nonsense", &["9.9.9.9"]), "9.9.9.9");
+        assert_eq!(address("::ffff:9.9.9.9", "1.2.3.4", &["9.9.9.9"]), "1.2.3.4");
+        assert_eq!(address("9.9.9.9", "1.2.3.4, 6.6.6.6:80", &["9.9.9.9"]), "9.9.9.9");
     }
 }

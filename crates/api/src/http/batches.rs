@@ -11,7 +11,7 @@ use super::extract::{Id, IdempotencyKey, Input, Json, draft};
 use crate::json::Checks;
 use crate::problem::{FieldCode, Problem};
 use crate::service::calls::{self, Target};
-use crate::service::sessions;
+use crate::service::{rates, sessions};
 use crate::state::ApiState;
 use crate::wire::calls::CallView;
 use crate::wire::submissions::{BatchItem, BatchOutcome, SubmitBatch, SubmitCall};
@@ -52,17 +52,31 @@ pub(crate) async fn submit_batch(
         return Err(Problem::new(Code::SessionEnded, end.message.clone())
             .with("session_end", serde_json::to_value(end).unwrap_or_default()));
     }
-    let each = body.input.calls.iter().enumerate().map(|(index, request)| {
+    // The request itself has been counted already, so the first call is free. What the rate does not allow is refused one by one.
+    let rates: Vec<_> =
+        (0..body.input.calls.len()).map(|index| (index > 0).then(|| rates::take(&state, &context))).collect();
+    let left = rates.iter().flatten().last().map(|taken| match taken {
+        Ok(quotas) | Err((quotas, _)) => quotas.clone(),
+    });
+    let each = body.input.calls.iter().zip(rates).enumerate().map(|(index, (request, rate))| {
         let (state, context, key) = (&state, &context, key.part(index));
         async move {
-            match submit(state, context, session_id, index, request, &key).await {
+            let submitted = match rate {
+                Some(Err((_, problem))) => Err(problem),
+                Some(Ok(_)) | None => submit(state, context, session_id, index, request, &key).await,
+            };
+            match submitted {
                 Ok(call) => BatchItem { index, call: Some(call), error: None },
                 Err(problem) => BatchItem { index, call: None, error: Some(problem.members()) },
             }
         }
     });
     let data = join_all(each).await;
-    Ok(axum::Json(BatchOutcome { object: "batch", data }))
+    let mut response = axum::Json(BatchOutcome { object: "batch", data }).into_response();
+    if let Some(left) = left {
+        response.extensions_mut().insert(left);
+    }
+    Ok(response)
 }
 
 async fn submit(

@@ -22,6 +22,7 @@ mod output;
 mod policies;
 mod problems;
 mod ranges;
+mod rates;
 mod respond;
 mod sessions;
 mod shells;

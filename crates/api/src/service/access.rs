@@ -6,6 +6,7 @@ use domain::{Code, KeyId, OperatorContext, Principal, Scope, TenantContext, Tena
 use store::{ApiKey, AuthRefusal, Authenticated, Page, StoreError};
 use uuid::Uuid;
 
+use super::rates;
 use crate::problem::Problem;
 use crate::signature::StreamToken;
 use crate::state::ApiState;
@@ -31,6 +32,12 @@ impl Credential {
     pub(crate) fn token(token: String, address: Option<IpAddr>) -> Self {
         Self { presented: Presented::Token(token), address }
     }
+
+    fn text(&self) -> &str {
+        match &self.presented {
+            Presented::Key(text) | Presented::Token(text) => text,
+        }
+    }
 }
 
 impl std::fmt::Debug for Credential {
@@ -47,24 +54,30 @@ pub(crate) fn unauthenticated() -> Problem {
     )
 }
 
-/// Who a credential speaks for.
+/// Who a credential speaks for. Wrong ones are counted by address.
 pub(crate) async fn authenticate(
     state: &ApiState,
     credential: &Credential,
 ) -> Result<Authenticated, Problem> {
+    rates::admit_address(state, credential.address, credential.text())?;
     let outcome = match &credential.presented {
         Presented::Key(key) => state.store.authenticate(key, credential.address).await,
         Presented::Token(token) => by_token(state, token, credential.address).await,
     };
-    outcome.map_err(|refusal| match refusal {
-        AuthRefusal::Malformed | AuthRefusal::Unknown | AuthRefusal::Revoked | AuthRefusal::Expired => {
-            unauthenticated()
+    match outcome {
+        Ok(authenticated) => {
+            rates::succeeded(state, credential.text());
+            Ok(authenticated)
         }
-        AuthRefusal::TenantSuspended => {
-            Problem::new(Code::TenantSuspended, "The tenant is suspended. Ask the operator.")
+        Err(AuthRefusal::Store(error)) => Err(error.into()),
+        Err(AuthRefusal::TenantSuspended) => {
+            Err(Problem::new(Code::TenantSuspended, "The tenant is suspended. Ask the operator."))
         }
-        AuthRefusal::Store(error) => error.into(),
-    })
+        Err(AuthRefusal::Malformed | AuthRefusal::Unknown | AuthRefusal::Revoked | AuthRefusal::Expired) => {
+            rates::failed(state, credential.address, credential.text());
+            Err(unauthenticated())
+        }
+    }
 }
 
 /// Whether an open stream may go on. A database that does not answer is no reason to end it: nothing new can be read either.

@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub(crate) mod keys;
 pub(crate) mod output;
 pub(crate) mod policies;
+pub(crate) mod rates;
 pub(crate) mod sessions;
 pub(crate) mod shells;
 pub(crate) mod tenants;

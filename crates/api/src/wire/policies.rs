@@ -67,6 +67,8 @@ pub struct ToolLimits {
 pub struct LimitRules {
     /// Sessions of the tenant that have not ended.
     pub sessions: Option<u32>,
+    /// Requests in a minute, counted by each API process: of all keys of the tenant together, or of one key where its own policy says.
+    pub requests_per_minute: Option<u32>,
     /// Calls of the tenant that run at the same time.
     pub running_calls: Option<u32>,
     /// Calls of the tenant that wait.
@@ -98,6 +100,8 @@ pub struct LimitRules {
 pub struct EffectiveLimits {
     /// Sessions of the tenant that have not ended.
     pub sessions: u32,
+    /// Requests in a minute, counted by each API process: of all keys of the tenant together, or of one key where its own policy says.
+    pub requests_per_minute: u32,
     /// Calls of the tenant that run at the same time.
     pub running_calls: u32,
     /// Calls of the tenant that wait.

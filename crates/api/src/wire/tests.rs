@@ -56,6 +56,7 @@ fn fields_are_those_of_domain() {
 fn a_whole_policy_has_the_documented_fields() {
     let limits = LimitRules {
         sessions: Some(1),
+        requests_per_minute: Some(1),
         running_calls: Some(1),
         queued_calls: Some(1),
         session_running_calls: Some(1),

@@ -47,6 +47,8 @@ impl App {
         let store = Store::connect(&database.config(), &registry).await.expect("connects");
         let mut config = ApiConfig { signing_key: vec![9; 32], ..ApiConfig::default() };
         config.drain = Duration::from_secs(2);
+        // Tests show many wrong credentials from one address.
+        config.failed_auth_per_minute = 100_000;
         change(&mut config);
         let stop = CancellationToken::new();
         let checks = vec![ReadinessCheck::new("engine", || async { Ok(()) })];

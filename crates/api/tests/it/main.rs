@@ -11,4 +11,5 @@ mod idempotency;
 mod lists;
 mod openapi;
 mod output;
+mod rates;
 mod streams;

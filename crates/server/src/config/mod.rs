@@ -59,6 +59,8 @@ pub struct ServerConfig {
     pub body_timeout_ms: u64,
     /// Time for a request to be answered, beside what it asked to wait, in milliseconds.
     pub answer_timeout_ms: u64,
+    /// Wrong credentials that one address may present in a minute.
+    pub failed_auth_per_minute: u32,
     /// Event streams of one tenant in this process.
     pub streams_per_tenant: u32,
     /// Event streams of this process.
@@ -80,6 +82,7 @@ impl Default for ServerConfig {
             header_timeout_ms: 10_000,
             body_timeout_ms: 30_000,
             answer_timeout_ms: 30_000,
+            failed_auth_per_minute: limits::FAILED_AUTH_PER_MINUTE,
             streams_per_tenant: limits::SSE_STREAMS_PER_TENANT,
             streams: limits::SSE_STREAMS,
             images: vec!["*".to_owned()],

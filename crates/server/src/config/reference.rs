@@ -55,6 +55,10 @@ pub const SETTINGS: &[Setting] = &[
         "server.answer_timeout_ms",
         "Time for a request to be answered, beside what it asked to wait (`wait_ms`).",
     ),
+    value(
+        "server.failed_auth_per_minute",
+        "Wrong credentials that one address may present to this process in a minute; beyond it is answered 429, except to credentials that were right a while ago.",
+    ),
     value("server.streams_per_tenant", "Open event streams of one tenant in this process."),
     value("server.streams", "Open event streams of this process."),
     value(
@@ -162,6 +166,10 @@ pub const SETTINGS: &[Setting] = &[
     value(
         "policy.limits.sessions",
         "Sessions of one tenant that have not ended. 50 when no layer says anything.",
+    ),
+    value(
+        "policy.limits.requests_per_minute",
+        "Requests of one tenant in a minute, counted by each API process; in a key's policy: of that key. Otherwise 120,000.",
     ),
     value("policy.limits.running_calls", "Calls of one tenant that run at the same time. Otherwise 32."),
     value("policy.limits.queued_calls", "Calls of one tenant that wait. Otherwise 10,000."),

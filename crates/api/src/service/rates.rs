@@ -1,0 +1,155 @@
+//! Rate limits of requests: tenant and key by policy, addresses by what they got wrong. Counted by [`crate::rates`].
+//!
+//! # Design notes
+//!
+//! * A tenant's limit is that of installation and tenant; a key's own narrowing makes it a limit of its own. So many keys of one tenant share
+//!   one quota, and one key cannot use up more than its own.
+//! * A batch takes one for each of its calls: else a limit of requests would be one of a hundred times as many calls.
+//! * An address that presents many wrong credentials is refused before anything is checked, so that guessing costs us nothing. A
+//!   credential that was right in the last minutes still passes from there: a proxy or an office must not be locked out by one bad client.
+//! * What is remembered of a credential is its SHA-256.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use domain::policy::effective_limits;
+use domain::{Code, KeyId, TenantContext, TenantId};
+use sha2::{Digest as _, Sha256};
+
+use crate::problem::Problem;
+use crate::rates::{Buckets, Quota};
+use crate::service::policies::layers;
+use crate::state::ApiState;
+
+/// How long a credential that was right passes a throttled address.
+const TRUST: Duration = Duration::from_secs(600);
+/// Credentials that are remembered at once.
+const TRUSTED: usize = 10_000;
+
+/// What this process counts.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    tenants: Buckets<TenantId>,
+    keys: Buckets<KeyId>,
+    failures: Buckets<IpAddr>,
+    trusted: Mutex<HashMap<[u8; 32], Instant>>,
+}
+
+/// What the caller has left, by the names of the limits.
+#[derive(Debug, Clone)]
+pub(crate) struct Quotas(pub(crate) Vec<(&'static str, Quota)>);
+
+/// Takes one request of the tenant's quota and the key's. What is refused takes of neither. Each call of a batch is a request.
+pub(crate) fn take(state: &ApiState, context: &TenantContext) -> Result<Quotas, (Quotas, Problem)> {
+    let (rates, now) = (&state.rates, Instant::now());
+    let all = layers(state, context, None);
+    let of_key = effective_limits(&all).requests_per_minute;
+    let of_tenant = effective_limits(&all[..all.len().min(2)]).requests_per_minute;
+    let tenant_id = context.tenant_id();
+    let mut quotas = Vec::new();
+    if let Some(key_id) = context.principal().key_id.filter(|_| of_key < of_tenant) {
+        if rates.tenants.look(&tenant_id, of_tenant, now).wait.is_zero() {
+            quotas.push(("key", rates.keys.take(key_id, of_key, now)));
+        } else {
+            quotas.push(("key", rates.keys.look(&key_id, of_key, now)));
+        }
+    }
+    let key_waits = quotas.iter().any(|(_, quota)| !quota.wait.is_zero());
+    let tenant = if key_waits {
+        rates.tenants.look(&tenant_id, of_tenant, now)
+    } else {
+        rates.tenants.take(tenant_id, of_tenant, now)
+    };
+    quotas.insert(0, ("tenant", tenant));
+    let wait = quotas.iter().map(|(_, quota)| quota.wait).max().unwrap_or_default();
+    let quotas = Quotas(quotas);
+    if wait.is_zero() {
+        return Ok(quotas);
+    }
+    let whose = if key_waits { "This key makes" } else { "This tenant makes" };
+    let detail =
+        format!("{whose} more requests a minute than its policy allows; `RateLimit-Policy` says how many.");
+    Err((quotas, refused(detail, wait)))
+}
+
+/// Refuses an address that has shown too many wrong credentials, unless this one was right a while ago.
+pub(crate) fn admit_address(
+    state: &ApiState,
+    address: Option<IpAddr>,
+    credential: &str,
+) -> Result<(), Problem> {
+    let Some(address) = address else { return Ok(()) };
+    let (rates, now) = (&state.rates, Instant::now());
+    let quota = rates.failures.look(&subject(address), state.config.failed_auth_per_minute, now);
+    if quota.wait.is_zero() || rates.trusts(credential, now) {
+        return Ok(());
+    }
+    let detail = "Too many requests with wrong credentials came from this address.";
+    Err(refused(detail.to_owned(), quota.wait))
+}
+
+/// Counts a wrong credential. One that was right before (a key that was revoked meanwhile) passes no longer.
+pub(crate) fn failed(state: &ApiState, address: Option<IpAddr>, credential: &str) {
+    state.rates.distrust(credential);
+    if let Some(address) = address {
+        state.rates.failures.take(subject(address), state.config.failed_auth_per_minute, Instant::now());
+    }
+}
+
+/// Remembers a right one.
+pub(crate) fn succeeded(state: &ApiState, credential: &str) {
+    state.rates.trust(credential, Instant::now());
+}
+
+fn refused(detail: String, wait: Duration) -> Problem {
+    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
+    Problem::new(Code::RateLimited, detail).retry_after_ms(wait_ms)
+}
+
+/// Whoever has one IPv6 address has the network around it.
+fn subject(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) & (u128::MAX << 64)).into()),
+        four @ IpAddr::V4(_) => four,
+    }
+}
+
+impl Rates {
+    fn trust(&self, credential: &str, now: Instant) {
+        let mut trusted = self.trusted.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if trusted.len() >= TRUSTED {
+            trusted.retain(|_, until| *until > now);
+            if trusted.len() > TRUSTED / 2 {
+                trusted.clear();
+            }
+        }
+        trusted.insert(Sha256::digest(credential).into(), now + TRUST);
+    }
+
+    fn distrust(&self, credential: &str) {
+        let digest: [u8; 32] = Sha256::digest(credential).into();
+        self.trusted.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&digest);
+    }
+
+    fn trusts(&self, credential: &str, now: Instant) -> bool {
+        let digest: [u8; 32] = Sha256::digest(credential).into();
+        let trusted = self.trusted.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        trusted.get(&digest).is_some_and(|until| *until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_in_an_ipv6_network_are_one_and_mapped_addresses_are_ipv4() {
+        let of = |text: &str| subject(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    }
+}
