@@ -1,6 +1,6 @@
 //! The configuration tree: every setting of an installation, typed, with its default.
 //!
-//! What a key means is written once, in [`reference`]; this module holds the shapes. Nothing here reads files or
+//! What a key means is written once, in [`mod@reference`]; this module holds the shapes. Nothing here reads files or
 //! the environment, that is [`load`].
 
 pub mod load;
