@@ -4,6 +4,7 @@
 //! shapes that clients see. Nothing here knows containers or runs a tool.
 
 mod config;
+mod exchange;
 mod http;
 pub mod json;
 mod metrics;
@@ -18,7 +19,8 @@ mod state;
 pub mod wire;
 
 pub use config::{ApiConfig, StreamConfig};
+pub use exchange::{Duplex, Exchange, NoExchange};
 pub use http::{PeerAddress, metrics_router, router};
 pub use openapi::openapi;
 pub use serve::serve;
-pub use state::{ApiError, ApiState, ReadinessCheck};
+pub use state::{ApiError, ApiState, Ports, ReadinessCheck};

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tools::Catalog;
 
 use crate::config::ApiConfig;
+use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::service::rates::Rates;
 use crate::service::sessions::PolicyCache;
@@ -27,7 +28,7 @@ pub struct ApiState {
 pub struct Inner {
     pub(crate) store: Store,
     pub(crate) catalog: Arc<Catalog>,
-    pub(crate) dispatch: Arc<dyn Dispatch>,
+    pub(crate) ports: Ports,
     pub(crate) config: ApiConfig,
     pub(crate) metrics: Metrics,
     pub(crate) readiness: Vec<ReadinessCheck>,
@@ -45,6 +46,15 @@ impl std::ops::Deref for ApiState {
     fn deref(&self) -> &Inner {
         &self.inner
     }
+}
+
+/// The ways from here to workers, which the server wires.
+#[derive(Clone)]
+pub struct Ports {
+    /// To the worker in this process, for admission.
+    pub dispatch: Arc<dyn Dispatch>,
+    /// To the workers of sessions, for bytes.
+    pub exchange: Arc<dyn Exchange>,
 }
 
 /// Why there is no API.
@@ -94,7 +104,7 @@ impl ApiState {
     pub fn new(
         store: Store,
         catalog: Arc<Catalog>,
-        dispatch: Arc<dyn Dispatch>,
+        ports: Ports,
         config: ApiConfig,
         registry: &prometheus::Registry,
         readiness: Vec<ReadinessCheck>,
@@ -112,7 +122,7 @@ impl ApiState {
             policies: PolicyCache::default(),
             store,
             catalog,
-            dispatch,
+            ports,
             config,
             metrics,
             readiness,

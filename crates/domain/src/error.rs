@@ -99,6 +99,8 @@ codes! {
     Capacity = ("capacity", 503, true, "The installation has no room at the moment");
     /// The container engine does not answer.
     EngineUnavailable = ("engine_unavailable", 503, true, "The container engine does not answer");
+    /// The worker that has the session cannot be reached, or the session is just changing its worker.
+    WorkerUnavailable = ("worker_unavailable", 503, true, "The worker of the session cannot be reached");
     /// The database does not answer.
     DatabaseUnavailable = ("database_unavailable", 503, true, "The database does not answer");
     /// The process is shutting down.

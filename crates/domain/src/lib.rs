@@ -7,6 +7,7 @@ pub mod call;
 pub mod dispatch;
 pub mod error;
 pub mod event;
+pub mod exchange;
 pub mod id;
 pub mod limits;
 pub mod policy;

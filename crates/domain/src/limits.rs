@@ -108,3 +108,15 @@ pub const FILE_VERSIONS: u32 = 50;
 pub const FILE_VERSION_BYTES: u64 = 64 * 1024 * 1024;
 /// Files whose reading is remembered for one session; the longest unread go first.
 pub const FILE_READS: u32 = 10_000;
+/// Bytes in one piece of an exchange between an API process and a worker.
+pub const EXCHANGE_DATA_BYTES: usize = 64 * 1024;
+/// Largest message of an exchange, in bytes.
+pub const EXCHANGE_MESSAGE_BYTES: usize = 1024 * 1024;
+/// Pieces of an exchange that wait in one direction: what a slow reader may hold back (1 MiB).
+pub const EXCHANGE_BACKLOG: usize = 16;
+/// Exchanges that are open on one session at the same time.
+pub const EXCHANGES_PER_SESSION: usize = 64;
+/// Exchanges that one connection between two processes carries at the same time.
+pub const EXCHANGES_PER_CONNECTION: u32 = 1_024;
+/// How long an API process looks for the worker of a session that is starting or being taken over, in milliseconds.
+pub const EXCHANGE_OPEN_MS: u64 = 20_000;

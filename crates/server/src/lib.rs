@@ -4,6 +4,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod dev;
+pub mod internal;
 pub mod place;
 pub mod postgres;
 pub mod service;

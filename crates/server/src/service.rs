@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use api::{ApiState, ReadinessCheck};
+use api::{ApiState, Ports, ReadinessCheck};
 use domain::dispatch::{Dispatch, NoDispatch};
 use prometheus::Registry;
 use sandbox::Sandboxes;
@@ -21,7 +21,7 @@ use tools::Catalog;
 use worker::{Worker, WorkerHandle};
 
 use crate::config::Config;
-use crate::wiring;
+use crate::{internal, wiring};
 
 /// What this process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,13 +60,24 @@ impl Service {
             true => Some(bind(config.metrics.listen, "metrics.listen").await?),
             false => None,
         };
+        let internal_listener = match (parts, config.internal.listen) {
+            (Parts::Worker | Parts::ApiAndWorker, Some(address)) => Some(bind(address, "internal.listen").await?),
+            (Parts::Api, _) | (_, None) => None,
+        };
+        let internal_address = match &internal_listener {
+            Some(listener) => {
+                let own = listener.local_addr()?.to_string();
+                Some(config.internal.advertise.clone().unwrap_or(own))
+            }
+            None => None,
+        };
         let store = wiring::store(config, &registry).await?;
         wiring::schema(config, &store).await?;
         let catalog = Arc::new(Catalog::standard());
         let worker = match parts {
             Parts::Api => None,
             Parts::Worker | Parts::ApiAndWorker => {
-                let settings = wiring::worker_config(config)?;
+                let settings = wiring::worker_config(config, internal_address)?;
                 let started =
                     Worker::start(settings, store.clone(), Arc::clone(&catalog), &registry, stop.clone())
                         .await;
@@ -83,6 +94,13 @@ impl Service {
             listeners: Vec::new(),
             failed: CancellationToken::new(),
         };
+        if let (Some(listener), Some(key), Some(worker)) =
+            (internal_listener, config.internal.key.clone(), service.worker.clone())
+        {
+            tracing::info!(address = %listener.local_addr()?, "the internal listener listens");
+            let here = Arc::new(internal::Here(Arc::new(worker)));
+            service.listen(internal::serve(listener, key, here, stop.clone()));
+        }
         if let Some(listener) = api_listener {
             let state = service.api_state(config, catalog, &registry, &stop)?;
             service.address = Some(listener.local_addr()?);
@@ -112,6 +130,9 @@ impl Service {
             Some(worker) => worker.dispatch(),
             None => Arc::new(NoDispatch),
         };
+        let remote = config.internal.key.clone().map(internal::Client::new);
+        let exchange = Arc::new(internal::Exchanges { local: self.worker.clone(), remote });
+        let ports = Ports { dispatch, exchange };
         let engine = self.worker.iter().map(|worker| {
             let sandboxes = worker.sandboxes().clone();
             ReadinessCheck::new("engine", move || {
@@ -121,7 +142,7 @@ impl Service {
         });
         let checks: Vec<ReadinessCheck> = engine.collect();
         let settings = wiring::api_config(config)?;
-        ApiState::new(self.store.clone(), catalog, dispatch, settings, registry, checks, stop.clone())
+        ApiState::new(self.store.clone(), catalog, ports, settings, registry, checks, stop.clone())
             .context("cannot start the API")
     }
 

@@ -107,7 +107,7 @@ pub fn api_config(config: &Config) -> Result<ApiConfig> {
 ///
 /// # Errors
 /// When the host has no name.
-pub fn worker_config(config: &Config) -> Result<WorkerConfig> {
+pub fn worker_config(config: &Config, internal_address: Option<String>) -> Result<WorkerConfig> {
     let worker = &config.worker;
     Ok(WorkerConfig {
         installation: worker.installation.clone(),
@@ -115,6 +115,7 @@ pub fn worker_config(config: &Config) -> Result<WorkerConfig> {
             Some(name) => name.clone(),
             None => host_name()?,
         },
+        internal_address,
         slots: worker.slots,
         sessions: worker.sessions,
         policy: config.policy.clone(),

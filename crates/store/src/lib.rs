@@ -29,6 +29,7 @@ mod notify;
 mod output;
 mod ownership;
 mod page;
+mod places;
 mod queue;
 mod sandboxes;
 mod sessions;
@@ -70,6 +71,7 @@ pub use migrate::MigrationReport;
 pub use output::{DurableOutput, OutputOwner, OutputRange};
 pub use ownership::{SessionFence, SessionWish};
 pub use page::{Listed, Page};
+pub use places::{SessionPlace, WorkerPlace};
 pub use queue::{ClaimCursor, ClaimRequest, TenantTurn, TenantWaiting};
 pub use sandboxes::{LiveSandbox, LiveSandboxes, NewSandbox, ReservedSandbox};
 pub use sessions::{SessionFilter, SessionPatch};
@@ -227,6 +229,11 @@ impl Store {
 
     pub(crate) fn writer(&self) -> &Writer {
         &self.inner.writer
+    }
+
+    /// The session is in use; written with others within a second.
+    pub fn session_in_use(&self, id: domain::SessionId) {
+        self.activity().session(id);
     }
 
     pub(crate) fn activity(&self) -> &Activity {

@@ -11,6 +11,8 @@ pub struct WorkerConfig {
     pub installation: String,
     /// Name of the host: the same for all workers on it and after a restart, or their sessions cannot be taken over.
     pub host: String,
+    /// Where other processes reach this one's internal listener, `host:port`.
+    pub internal_address: Option<String>,
     /// Calls that run at the same time in this process.
     pub slots: u32,
     /// Sessions that this process owns at the same time.

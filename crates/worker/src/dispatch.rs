@@ -22,7 +22,7 @@ impl Door {
         *self.present.write().unwrap_or_else(PoisonError::into_inner) = tenure;
     }
 
-    fn present(&self) -> Option<Arc<Tenure>> {
+    pub(crate) fn present(&self) -> Option<Arc<Tenure>> {
         self.present.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

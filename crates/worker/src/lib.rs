@@ -8,6 +8,7 @@ mod call;
 mod claims;
 mod config;
 mod dispatch;
+mod exchange;
 mod journals;
 mod lease;
 mod ledger;
@@ -24,5 +25,6 @@ mod tenure;
 mod worker;
 
 pub use config::{OnShutdown, WorkerConfig};
+pub use exchange::Duplex;
 pub use metrics::Metrics;
 pub use worker::{StartError, Worker, WorkerHandle};

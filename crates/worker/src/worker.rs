@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::WorkerId;
 use domain::dispatch::Dispatch;
+use domain::exchange::{ExchangeError, Opening};
 use prometheus::Registry;
 use sandbox::{DockerDriver, Driver, Identity, Sandboxes};
 use store::Store;
@@ -15,7 +17,7 @@ use tools::Catalog;
 use crate::dispatch::Door;
 use crate::ledger::{PresentWorker, StoreLedger};
 use crate::tenure::{Core, Tenure};
-use crate::{Metrics, OnShutdown, WorkerConfig, claims, lease, sessions, sweeps, takeover};
+use crate::{Duplex, Metrics, OnShutdown, WorkerConfig, claims, exchange, lease, sessions, sweeps, takeover};
 
 /// Pause between attempts to register.
 const REGISTER_RETRY: Duration = Duration::from_millis(500);
@@ -117,6 +119,21 @@ impl WorkerHandle {
         Arc::clone(&self.door) as Arc<dyn Dispatch>
     }
 
+    /// Whose lease this process has at the moment.
+    #[must_use]
+    pub fn worker_id(&self) -> Option<WorkerId> {
+        self.door.present().map(|tenure| tenure.worker_id())
+    }
+
+    /// Opens an operation on a session that this worker owns.
+    ///
+    /// # Errors
+    /// [`domain::Code::WorkerUnavailable`] when the session is not this worker's, and what the operation itself refuses.
+    pub async fn exchange(&self, opening: Opening) -> Result<Duplex, ExchangeError> {
+        let tenure = self.door.present().ok_or_else(ExchangeError::not_here)?;
+        exchange::open(&tenure, opening).await
+    }
+
     /// The sandboxes of this process, for what the server wants to know of the engine.
     #[must_use]
     pub fn sandboxes(&self) -> &Sandboxes {
@@ -171,6 +188,7 @@ impl Process {
                 lost.cancel();
             })
         };
+        tenure.spawn(exchange::publish_address(Arc::clone(tenure)));
         tenure.spawn(claims::hear(Arc::clone(tenure)));
         tenure.spawn(claims::claim(Arc::clone(tenure)));
         tenure.spawn(sessions::keep(Arc::clone(tenure)));

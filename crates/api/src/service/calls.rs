@@ -202,7 +202,7 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
     let tenant_id = admission.context.tenant_id();
     let brings_session = matches!(admission.session, AdmitSession::OneShot(_));
     let reservation = match (&admission.session, &admission.decision, admission.call.after_call_id) {
-        (AdmitSession::Existing(id), CallDecision::Allowed, None) => state.dispatch.reserve(tenant_id, *id),
+        (AdmitSession::Existing(id), CallDecision::Allowed, None) => state.ports.dispatch.reserve(tenant_id, *id),
         _ => None,
     };
     admission.reservation = reservation.as_ref().map(|reservation| reservation.worker_id);
@@ -215,7 +215,7 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
         Admitted::Started(call) => {
             let submitted = submitted(call.clone(), None, Replay::First);
             match reservation {
-                Some(reservation) => state.dispatch.start(reservation, call),
+                Some(reservation) => state.ports.dispatch.start(reservation, call),
                 None => return Err(Problem::internal("submit", &"a call was started without a reservation")),
             }
             Ok(submitted)
@@ -223,9 +223,9 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
         Admitted::Queued(call, place) => {
             drop(reservation);
             if brings_session {
-                state.dispatch.session_changed(call.session_id);
+                state.ports.dispatch.session_changed(call.session_id);
             }
-            state.dispatch.queued(call.session_id);
+            state.ports.dispatch.queued(call.session_id);
             Ok(submitted(call, Some(place), Replay::First))
         }
         Admitted::Denied(call) => Ok(submitted(call, None, Replay::First)),
@@ -343,7 +343,7 @@ pub(crate) async fn list(
 pub(crate) async fn cancel(state: &ApiState, context: &TenantContext, id: CallId) -> Result<Call, Problem> {
     let call = state.store.request_cancel(context, id).await?;
     if !call.status.is_terminal() {
-        state.dispatch.cancelled(id);
+        state.ports.dispatch.cancelled(id);
     }
     Ok(call)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod calls;
 pub(crate) mod events;
+mod exchange;
 pub(crate) mod keys;
 pub(crate) mod output;
 pub(crate) mod policies;

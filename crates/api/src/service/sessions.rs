@@ -37,7 +37,7 @@ pub(crate) async fn create(
     match state.store.create_session(context, new, &limits, idempotency).await? {
         CreatedSession::Created(session) => {
             state.policies.put(&session);
-            state.dispatch.session_changed(session.id);
+            state.ports.dispatch.session_changed(session.id);
             Ok((session, Replay::First))
         }
         CreatedSession::Duplicate(session) => Ok((session, Replay::Again)),
@@ -90,7 +90,7 @@ pub(crate) fn plan(
             .idle_timeout_s
             .unwrap_or(limits::IDLE_TIMEOUT_S_DEFAULT.min(limits.idle_timeout_s)),
         lifetime_s: request.lifetime_s.unwrap_or(limits::LIFETIME_S_DEFAULT.min(limits.lifetime_s)),
-        assign: state.dispatch.worker_for_new_session(),
+        assign: state.ports.dispatch.worker_for_new_session(),
     };
     (new, limits)
 }
@@ -174,7 +174,7 @@ pub(crate) async fn update(
         other => other?,
     };
     state.policies.put(&session);
-    state.dispatch.session_changed(id);
+    state.ports.dispatch.session_changed(id);
     Ok(session)
 }
 
@@ -185,7 +185,7 @@ pub(crate) async fn end(
     id: SessionId,
 ) -> Result<Session, Problem> {
     let session = state.store.request_session_end(context, id).await?;
-    state.dispatch.session_changed(id);
+    state.ports.dispatch.session_changed(id);
     Ok(session)
 }
 
@@ -199,7 +199,7 @@ pub(crate) async fn reset(
         Err(store::StoreError::Conflict { .. }) => return Err(ended(state, context, id).await),
         other => other?,
     };
-    state.dispatch.session_changed(id);
+    state.ports.dispatch.session_changed(id);
     Ok(session)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{ApiConfig, ApiState, ReadinessCheck};
+use api::{ApiConfig, ApiState, NoExchange, Ports, ReadinessCheck};
 use domain::call::Outcome;
 use domain::dispatch::NoDispatch;
 use domain::event::OutputPiece;
@@ -53,8 +53,8 @@ impl App {
         let stop = CancellationToken::new();
         let checks = vec![ReadinessCheck::new("engine", || async { Ok(()) })];
         let catalog = Arc::new(tools::Catalog::standard());
-        let dispatch = Arc::new(NoDispatch);
-        let state = ApiState::new(store.clone(), catalog, dispatch, config, &registry, checks, stop.clone())
+        let ports = Ports { dispatch: Arc::new(NoDispatch), exchange: Arc::new(NoExchange) };
+        let state = ApiState::new(store.clone(), catalog, ports, config, &registry, checks, stop.clone())
             .expect("a state");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));

@@ -147,6 +147,19 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     {
         return problem("stream_url.signing_key must have at least 32 characters");
     }
+    if let Some(key) = &config.internal.key
+        && key.expose().len() < 32
+    {
+        return problem("internal.key must have at least 32 characters");
+    }
+    if let Some(listen) = &config.internal.listen {
+        if config.internal.key.is_none() {
+            return problem("internal.listen needs internal.key");
+        }
+        if listen.ip().is_unspecified() && config.internal.advertise.is_none() {
+            return problem("internal.listen is no address that others reach: set internal.advertise");
+        }
+    }
     if let Some(key) = &config.audit.signing_key
         && key.expose().len() < 32
     {

@@ -23,6 +23,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// Metrics and health of the process.
     pub metrics: MetricsConfig,
+    /// The way of bytes between processes.
+    pub internal: InternalConfig,
     /// Postgres.
     pub database: DatabaseConfig,
     /// API keys.
@@ -106,6 +108,18 @@ impl Default for MetricsConfig {
     fn default() -> Self {
         Self { enabled: true, listen: SocketAddr::from(([127, 0, 0, 1], 9090)) }
     }
+}
+
+/// The way of bytes between processes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InternalConfig {
+    /// Where a process with a worker listens.
+    pub listen: Option<SocketAddr>,
+    /// Where others reach that listener, `host:port`.
+    pub advertise: Option<String>,
+    /// The secret that processes show each other.
+    pub key: Option<Secret>,
 }
 
 /// Postgres.

@@ -75,6 +75,18 @@ pub const SETTINGS: &[Setting] = &[
     ),
     value("metrics.enabled", "Whether there is a listener for `/metrics`, `/healthz` and `/readyz`."),
     text("metrics.listen", "Address and port of that listener. Keep it private: it has no authentication."),
+    text(
+        "internal.listen",
+        "Address and port of the internal listener of a process with a worker, over which API processes reach the sessions of that worker: uploads, downloads, terminals. Not needed when every API process has the only worker in itself. Keep it on a private network.",
+    ),
+    text(
+        "internal.advertise",
+        "Where other processes reach that listener, `host:port`. The address itself when left out; needed when that is `0.0.0.0` or `[::]`.",
+    ),
+    secret(
+        "internal.key",
+        "The secret that processes show each other there, at least 32 characters, the same in every process.",
+    ),
     secret(
         "database.url",
         "Postgres, as `postgres://user:password@host/database` (a unix socket as `?host=/folder`). `DATABASE_URL` is accepted too. `toolhost dev` starts a private cluster when there is none.",
@@ -210,6 +222,7 @@ pub const SETTINGS: &[Setting] = &[
 const SECTIONS: &[(&str, &str)] = &[
     ("server", "The HTTP API."),
     ("metrics", "Metrics and health of a process, on a listener of their own."),
+    ("internal", "The way of bytes from any API process to the worker that has a session."),
     ("database", "Postgres, the only store."),
     ("keys", "API keys."),
     ("stream_url", "Signed stream URLs, for clients that cannot send headers."),

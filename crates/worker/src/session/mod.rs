@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use domain::limits::EXCHANGES_PER_SESSION;
 use domain::policy::EffectiveLimits;
 use domain::{Session, SessionId, ShellId, TenantId};
 use sandbox::Sandbox;
 use serde_json::{Map, Value};
 use store::{SessionFence, SessionWish};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::shell::RunningShell;
 
@@ -71,6 +72,8 @@ pub(crate) struct OwnedSession {
     condemned: watch::Sender<u32>,
     last_gone: Mutex<Map<String, Value>>,
     shells: Mutex<HashMap<ShellId, Arc<RunningShell>>>,
+    /// Room for exchanges with API processes.
+    pub(crate) exchanges: Arc<Semaphore>,
 }
 
 impl OwnedSession {
@@ -90,6 +93,7 @@ impl OwnedSession {
             condemned: watch::Sender::new(0),
             last_gone: Mutex::default(),
             shells: Mutex::default(),
+            exchanges: Arc::new(Semaphore::new(EXCHANGES_PER_SESSION)),
             row,
         }))
     }

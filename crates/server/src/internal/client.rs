@@ -1,0 +1,149 @@
+//! Opens exchanges at the internal listeners of other processes, over one HTTP/2 connection to each.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use domain::Code;
+use domain::exchange::{ExchangeError, Item, Opening};
+use domain::limits::{EXCHANGE_BACKLOG, EXCHANGE_OPEN_MS, EXCHANGES_PER_CONNECTION};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Limited};
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::body::{BrokenOff, Receiving, Tell, sending};
+use super::{KEEP_ALIVE, PATH, STREAM_WINDOW_BYTES, bearer};
+use crate::config::Secret;
+
+/// Time for a connection to come up.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// Time for a worker to answer; it may itself wait for a sandbox.
+const ANSWER_LIMIT: Duration = Duration::from_millis(EXCHANGE_OPEN_MS + 5_000);
+/// Largest refusal.
+const REFUSAL_BYTES: usize = 64 * 1024;
+
+type Body = BoxBody<bytes::Bytes, BrokenOff>;
+
+/// See the module.
+pub struct Client {
+    key: Secret,
+    connections: Mutex<HashMap<String, SendRequest<Body>>>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client that shows this key.
+    #[must_use]
+    pub fn new(key: Secret) -> Self {
+        Self { key, connections: Mutex::default() }
+    }
+
+    /// Opens an operation at the listener at `address`.
+    ///
+    /// # Errors
+    /// What the worker refuses; [`Code::WorkerUnavailable`] when it cannot be reached.
+    pub async fn open(&self, address: &str, opening: &Opening) -> Result<api::Duplex, ExchangeError> {
+        let mut connection = self.connection(address).await?;
+        let (to, items) = mpsc::channel(EXCHANGE_BACKLOG);
+        // Half of a stream cannot be dropped alone: whoever stops listening resets it.
+        let let_go = CancellationToken::new();
+        let body = BoxBody::new(sending(vec![Item::message(opening)], items, let_go.clone()));
+        let request = Request::post(format!("http://{address}{PATH}"))
+            .header(hyper::header::AUTHORIZATION, bearer(&self.key))
+            .body(body)
+            .map_err(|_| unreachable(address))?;
+        connection.ready().await.map_err(|_| unreachable(address))?;
+        let answered = timeout(ANSWER_LIMIT, connection.send_request(request)).await;
+        let response = match answered {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) if error.is_canceled() => return Err(unreachable(address)),
+            Ok(Err(error)) => {
+                tracing::debug!(address, %error, "an exchange was not answered");
+                return Err(ExchangeError::broken_off());
+            }
+            Err(_) => return Err(ExchangeError::broken_off()),
+        };
+        match response.status() {
+            StatusCode::OK => {
+                let (items, from) = mpsc::channel(EXCHANGE_BACKLOG);
+                let receiving = Receiving::new(response.into_body());
+                tokio::spawn(async move {
+                    receiving.forward(items, Tell::Break).await;
+                    let_go.cancel();
+                });
+                Ok(api::Duplex { to, from })
+            }
+            StatusCode::CONFLICT => {
+                let body = Limited::new(response.into_body(), REFUSAL_BYTES).collect().await;
+                let refusal = body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
+                Err(refusal.unwrap_or_else(ExchangeError::broken_off))
+            }
+            StatusCode::UNAUTHORIZED => {
+                tracing::error!(address, "the worker refuses internal.key; every process needs the same");
+                let message = "The worker of the session does not accept this process.";
+                Err(ExchangeError::new(Code::WorkerUnavailable, message))
+            }
+            status => {
+                tracing::warn!(address, %status, "an exchange was refused");
+                Err(unreachable(address))
+            }
+        }
+    }
+
+    /// The connection to a process, made anew when there is none that works.
+    async fn connection(&self, address: &str) -> Result<SendRequest<Body>, ExchangeError> {
+        if let Some(connection) = self.locked().get(address).filter(|connection| !connection.is_closed()) {
+            return Ok(connection.clone());
+        }
+        let connected = timeout(CONNECT_LIMIT, async {
+            let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+            let _ = stream.set_nodelay(true);
+            Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(KEEP_ALIVE.0)
+                .keep_alive_timeout(KEEP_ALIVE.1)
+                .initial_stream_window_size(STREAM_WINDOW_BYTES)
+                .initial_connection_window_size(STREAM_WINDOW_BYTES * EXCHANGES_PER_CONNECTION)
+                .handshake::<_, Body>(TokioIo::new(stream))
+                .await
+                .map_err(|error| error.to_string())
+        });
+        let (sender, connection) = match connected.await {
+            Ok(Ok(connected)) => connected,
+            Ok(Err(error)) => {
+                tracing::debug!(address, error, "an internal listener cannot be reached");
+                return Err(unreachable(address));
+            }
+            Err(_) => return Err(unreachable(address)),
+        };
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "an internal connection ended");
+            }
+        });
+        let mut connections = self.locked();
+        connections.retain(|_, connection| !connection.is_closed());
+        connections.insert(address.to_owned(), sender.clone());
+        Ok(sender)
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, SendRequest<Body>>> {
+        self.connections.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn unreachable(address: &str) -> ExchangeError {
+    tracing::debug!(address, "a worker is not reached");
+    ExchangeError::new(Code::WorkerUnavailable, "The worker of the session cannot be reached at the moment.")
+}

@@ -1,0 +1,3 @@
+//! Tests of the server's own parts.
+
+mod internal;
