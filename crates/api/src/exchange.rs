@@ -32,11 +32,7 @@ pub struct Duplex {
 pub struct NoExchange;
 
 impl Exchange for NoExchange {
-    fn open<'a>(
-        &'a self,
-        _: &'a WorkerPlace,
-        _: Opening,
-    ) -> BoxFuture<'a, Result<Duplex, ExchangeError>> {
+    fn open<'a>(&'a self, _: &'a WorkerPlace, _: Opening) -> BoxFuture<'a, Result<Duplex, ExchangeError>> {
         Box::pin(async { Err(ExchangeError::not_here()) })
     }
 }

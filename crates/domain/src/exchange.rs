@@ -164,7 +164,11 @@ mod tests {
     fn a_stream_that_closes_without_an_end_was_broken_off() {
         assert_eq!(Item::step(Some(Item::End)), Ok(None));
         assert_eq!(Item::step(None).map_err(|error| error.code), Err(Code::WorkerUnavailable));
-        let serving = Item::step(Some(Item::message(&Serving { generation: 3, running_shells: 0, is_draining: false })));
+        let serving = Item::step(Some(Item::message(&Serving {
+            generation: 3,
+            running_shells: 0,
+            is_draining: false,
+        })));
         let serving: Serving = serving.expect("a piece").expect("a piece").into_message().expect("fits");
         assert_eq!(serving.generation, 3);
     }

@@ -61,7 +61,9 @@ impl Service {
             false => None,
         };
         let internal_listener = match (parts, config.internal.listen) {
-            (Parts::Worker | Parts::ApiAndWorker, Some(address)) => Some(bind(address, "internal.listen").await?),
+            (Parts::Worker | Parts::ApiAndWorker, Some(address)) => {
+                Some(bind(address, "internal.listen").await?)
+            }
             (Parts::Api, _) | (_, None) => None,
         };
         let internal_address = match &internal_listener {

@@ -71,8 +71,8 @@ impl Store {
             let session = session(row)?;
             let worker_id: Option<uuid::Uuid> = row.try_get("living_worker")?;
             let internal_address = row.try_get("internal_address")?;
-            let worker = worker_id
-                .map(|id| WorkerPlace { worker_id: WorkerId::from_uuid(id), internal_address });
+            let worker =
+                worker_id.map(|id| WorkerPlace { worker_id: WorkerId::from_uuid(id), internal_address });
             Ok(SessionPlace { status: session.status, end: session.ended, worker })
         })
     }

@@ -202,7 +202,9 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
     let tenant_id = admission.context.tenant_id();
     let brings_session = matches!(admission.session, AdmitSession::OneShot(_));
     let reservation = match (&admission.session, &admission.decision, admission.call.after_call_id) {
-        (AdmitSession::Existing(id), CallDecision::Allowed, None) => state.ports.dispatch.reserve(tenant_id, *id),
+        (AdmitSession::Existing(id), CallDecision::Allowed, None) => {
+            state.ports.dispatch.reserve(tenant_id, *id)
+        }
         _ => None,
     };
     admission.reservation = reservation.as_ref().map(|reservation| reservation.worker_id);

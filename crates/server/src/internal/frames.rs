@@ -75,11 +75,12 @@ impl Decoder {
         let item = match kind {
             DATA => Item::Data(payload),
             END => Item::End,
-            MESSAGE => {
-                Item::Message(serde_json::from_slice(&payload).map_err(|_| Malformed("a message that is no JSON"))?)
-            }
+            MESSAGE => Item::Message(
+                serde_json::from_slice(&payload).map_err(|_| Malformed("a message that is no JSON"))?,
+            ),
             _ => Item::Failed(
-                serde_json::from_slice(&payload).map_err(|_| Malformed("an error that is not one of ours"))?,
+                serde_json::from_slice(&payload)
+                    .map_err(|_| Malformed("an error that is not one of ours"))?,
             ),
         };
         Ok(Some(item))

@@ -73,7 +73,8 @@ pub async fn serve(
                 continue;
             }
         };
-        let (expected, opens, stop, cut) = (Arc::clone(&expected), Arc::clone(&opens), stop.clone(), cut.clone());
+        let (expected, opens, stop, cut) =
+            (Arc::clone(&expected), Arc::clone(&opens), stop.clone(), cut.clone());
         connections.spawn(async move {
             tokio::select! {
                 () = connection(stream, expected, opens, stop) => {}
