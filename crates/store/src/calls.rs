@@ -136,24 +136,38 @@ impl Store {
     }
 
     /// The call's place in its tenant's queue now; `None` when it does not wait.
+    ///
+    /// When it starts is a guess: the tenant's latest starts give a pace, and what waits before it is taken to go on at that.
     pub async fn queue_place(&self, context: &TenantContext, id: CallId) -> Result<Option<QueuePlace>> {
         const OPERATION: &str = "read queue place";
         let mut conn = self.db().tenant(OPERATION, context).await?;
         let row = conn
             .optional(
                 sqlx::query(
-                    "SELECT c.status = 'queued' AS waits, CASE WHEN c.status = 'queued' THEN (SELECT count(*) FROM calls q
-                         WHERE q.tenant_id = c.tenant_id AND q.status = 'queued' AND q.id <= c.id) END AS position
-                     FROM calls c WHERE c.tenant_id = $1 AND c.id = $2",
+                    "WITH waiting AS MATERIALIZED (
+                         SELECT id FROM calls WHERE tenant_id = $1 AND status = 'queued' AND id <= $2
+                     ), pace AS (
+                         SELECT max(at) AS latest, (max(at) - min(at)) / (count(*) - 1) AS gap FROM (
+                             SELECT started_at AS at FROM calls
+                             WHERE tenant_id = $1 AND started_at IS NOT NULL AND id < (SELECT id FROM waiting ORDER BY id LIMIT 1)
+                             ORDER BY id DESC LIMIT 20
+                         ) AS recent HAVING count(*) > 1
+                     ), place AS (SELECT count(*) AS position FROM waiting)
+                     SELECT position, CASE WHEN gap IS NOT NULL THEN greatest(latest + position * gap, statement_timestamp()) END AS estimated_start_at
+                     FROM place LEFT JOIN pace ON true
+                     WHERE EXISTS (SELECT FROM waiting WHERE id = $2)",
                 )
                 .bind(context.tenant_id().uuid())
                 .bind(id.uuid()),
             )
             .await?;
         conn.end().await?;
-        read_found(OPERATION, row, |row| {
-            let position: Option<i64> = row.try_get("position")?;
-            Ok(position.map(|position| QueuePlace { position: unsigned(position), estimated_start_at: None }))
+        let Some(row) = row else { return self.get_call(context, id).await.map(|_| None) };
+        read_found(OPERATION, Some(row), |row| {
+            Ok(Some(QueuePlace {
+                position: unsigned(row.try_get("position")?),
+                estimated_start_at: row.try_get("estimated_start_at")?,
+            }))
         })
     }
 }

@@ -535,3 +535,26 @@ async fn lists_filter_and_page() -> Result<()> {
     assert_eq!(place.position, 5);
     Ok(())
 }
+
+#[tokio::test]
+async fn the_start_of_what_waits_is_guessed_from_the_pace_so_far() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let mut latest = None;
+    for expected_guess in [false, false, true] {
+        let waiting = queued(&store, &context, session.id).await?;
+        let place = store.queue_place(&context, waiting.id).await?.context("waits")?;
+        assert_eq!((place.position, place.estimated_start_at.is_some()), (1, expected_guess));
+        assert!(!expected_guess || place.estimated_start_at >= latest, "nothing starts in the past");
+        let claimed = store.claim_calls(worker, &claim(&context, 1), &mut ClaimCursor::default()).await?;
+        let fence = Fence::of(&claimed[0]).context("claimed")?;
+        store.append_events(&fence, Announce::Started, vec![output(0, b"x")]).await?;
+        let started = store.get_call(&context, waiting.id).await?;
+        assert_eq!(store.queue_place(&context, waiting.id).await?, None, "it waits no more");
+        latest = started.started_at;
+    }
+    Ok(())
+}
