@@ -43,6 +43,8 @@ scopes! {
     ToolsRead = "tools:read";
     /// See the tenant's policy and explain it.
     PoliciesRead = "policies:read";
+    /// See what the tenant's calls and sessions cost.
+    UsageRead = "usage:read";
     /// See the audit trail.
     AuditRead = "audit:read";
     /// See and make the tenant's own API keys.

@@ -120,3 +120,7 @@ pub const EXCHANGES_PER_SESSION: usize = 64;
 pub const EXCHANGES_PER_CONNECTION: u32 = 1_024;
 /// How long an API process looks for the worker of a session that is starting or being taken over, in milliseconds.
 pub const EXCHANGE_OPEN_MS: u64 = 20_000;
+/// Longest period of one question about usage, in days. Longer ones are read from the closed hours.
+pub const USAGE_DAYS: u32 = 92;
+/// Period of a question about usage when the caller does not say, in days.
+pub const USAGE_DAYS_DEFAULT: u32 = 30;

@@ -39,6 +39,7 @@ mod takeover;
 mod tenants;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod usage;
 mod workers;
 mod writer;
 
@@ -78,6 +79,7 @@ pub use sessions::{SessionFilter, SessionPatch};
 pub use shells::{NewShell, ShellEnd, ShellLog};
 pub use takeover::TakenOver;
 pub use tenants::{NewTenant, Tenant};
+pub use usage::{HourFilter, Metered, Refusals, SessionUsage, Usage, UsageGroup, UsageHour};
 pub use workers::Lease;
 
 use activity::Activity;

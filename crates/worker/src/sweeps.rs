@@ -16,6 +16,7 @@ const PARTITION_DAYS: u32 = 7;
 #[derive(Debug, Clone, Copy)]
 enum Sweep {
     AuditSeal,
+    Usage,
     Partitions,
     Retention,
     IdempotencyKeys,
@@ -29,8 +30,9 @@ enum Sweep {
 }
 
 impl Sweep {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::AuditSeal,
+        Self::Usage,
         Self::Partitions,
         Self::Retention,
         Self::IdempotencyKeys,
@@ -46,6 +48,7 @@ impl Sweep {
     fn name(self) -> &'static str {
         match self {
             Self::AuditSeal => "audit_seal",
+            Self::Usage => "usage",
             Self::Partitions => "partitions",
             Self::Retention => "retention",
             Self::IdempotencyKeys => "idempotency_keys",
@@ -63,6 +66,7 @@ impl Sweep {
         Duration::from_millis(match self {
             // A row is sealed within a second.
             Self::AuditSeal => 500,
+            Self::Usage => 2_000,
             Self::Limits => 5_000,
             Self::LostHosts | Self::SurplusSlots | Self::Counts => 10_000,
             Self::Journals => 60_000,
@@ -75,9 +79,12 @@ impl Sweep {
         let store = tenure.store();
         match self {
             Self::AuditSeal => while let store::Sealed::Some(_) = store.seal_audit().await? {},
+            Self::Usage => while store.meter_usage().await? == store::Metered::Some {},
             Self::Partitions => drop(store.ensure_partitions(PARTITION_DAYS).await?),
             Self::Retention => {
-                let dropped = store.drop_old(tenure.core.config.retention).await?;
+                let retention = tenure.core.config.retention;
+                let dropped = store.drop_old(retention).await?;
+                store.prune_session_usage(retention.calls_days).await?;
                 if dropped != store::Dropped::default() {
                     tracing::info!(events = dropped.events, calls = dropped.calls, "dropped old partitions");
                 }

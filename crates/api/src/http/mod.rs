@@ -29,6 +29,7 @@ mod shells;
 mod stream_urls;
 mod tenants;
 mod tools;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +75,11 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(tools::list_toolkits))
         .routes(routes!(policies::explain_policy))
         .routes(routes!(audit::list_audit))
+        .routes(routes!(usage::get_usage))
+        .routes(routes!(usage::get_usage_insights))
+        .routes(routes!(usage::list_usage_hours))
+        .routes(routes!(usage::get_session_usage))
+        .routes(routes!(usage::list_usage_of_all))
         .routes(routes!(tenants::create_tenant, tenants::list_tenants))
         .routes(routes!(tenants::get_tenant, tenants::patch_tenant))
         .routes(routes!(keys::create_key, keys::list_keys))

@@ -12,5 +12,6 @@ pub(crate) mod sessions;
 pub(crate) mod shells;
 pub(crate) mod tenants;
 pub(crate) mod tools;
+pub(crate) mod usage;
 
 mod refusal;

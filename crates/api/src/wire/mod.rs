@@ -26,6 +26,7 @@ pub mod stream_urls;
 pub mod submissions;
 pub mod tenants;
 pub mod tools;
+pub mod usage;
 
 /// RFC 3339, UTC, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ToSchema)]

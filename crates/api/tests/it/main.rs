@@ -13,3 +13,4 @@ mod openapi;
 mod output;
 mod rates;
 mod streams;
+mod usage;

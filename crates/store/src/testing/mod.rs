@@ -83,6 +83,14 @@ impl TestDatabase {
         Ok(PgConnection::connect(&self.url()).await?)
     }
 
+    /// Runs statements as superuser, for what no door of the store does (moving a row's time, say).
+    pub async fn execute(&self, sql: &'static str) -> Result<()> {
+        let mut connection = self.superuser().await?;
+        connection.execute(sqlx::raw_sql(sql)).await?;
+        connection.close().await?;
+        Ok(())
+    }
+
     /// Stops Postgres as a crash would. Only for a private cluster.
     pub async fn crash(&self) -> Result<()> {
         self.cluster.stop().await

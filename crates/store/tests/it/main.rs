@@ -8,3 +8,4 @@ mod files;
 mod isolation;
 mod leases;
 mod sessions;
+mod usage;
