@@ -35,7 +35,7 @@ engine_answers() {
 missing_packages() {
     local pair
     for pair in git:git curl:curl jq:jq ps:procps flock:util-linux \
-        losetup:mount mkfs.ext4:e2fsprogs mmdebstrap:mmdebstrap docker:docker.io; do
+        losetup:mount mkfs.ext4:e2fsprogs mmdebstrap:mmdebstrap docker:docker.io promtool:prometheus; do
         has "${pair%%:*}" || echo "${pair#*:}"
     done
     compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || echo postgresql-15

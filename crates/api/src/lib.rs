@@ -5,6 +5,7 @@
 
 mod config;
 mod exchange;
+mod health;
 mod http;
 pub mod json;
 mod metrics;
@@ -20,7 +21,9 @@ pub mod wire;
 
 pub use config::{ApiConfig, StreamConfig};
 pub use exchange::{Duplex, Exchange, NoExchange};
+pub use health::{Readiness, ReadinessCheck};
 pub use http::{PeerAddress, metrics_router, router};
+pub use metrics::describe_metrics;
 pub use openapi::openapi;
 pub use serve::serve;
-pub use state::{ApiError, ApiState, Ports, ReadinessCheck};
+pub use state::{ApiError, ApiState, Ports};

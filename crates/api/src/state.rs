@@ -1,8 +1,6 @@
 //! What every request shares.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use domain::dispatch::Dispatch;
@@ -12,6 +10,7 @@ use tools::Catalog;
 
 use crate::config::ApiConfig;
 use crate::exchange::Exchange;
+use crate::health::Readiness;
 use crate::metrics::Metrics;
 use crate::service::rates::Rates;
 use crate::service::sessions::PolicyCache;
@@ -31,7 +30,7 @@ pub struct Inner {
     pub(crate) ports: Ports,
     pub(crate) config: ApiConfig,
     pub(crate) metrics: Metrics,
-    pub(crate) readiness: Vec<ReadinessCheck>,
+    pub(crate) readiness: Readiness,
     pub(crate) shutdown: CancellationToken,
     pub(crate) signer: Signer,
     pub(crate) streams: Streams,
@@ -74,26 +73,6 @@ pub enum ApiError {
     },
 }
 
-type Check = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync;
-
-/// Something else that has to work before this process is ready (the container engine, say).
-#[derive(Clone)]
-pub struct ReadinessCheck {
-    pub(crate) name: &'static str,
-    pub(crate) check: Arc<Check>,
-}
-
-impl ReadinessCheck {
-    /// A named check. Its error is for operators' logs and not shown to clients.
-    pub fn new<F, R>(name: &'static str, check: F) -> Self
-    where
-        F: Fn() -> R + Send + Sync + 'static,
-        R: Future<Output = Result<(), String>> + Send + 'static,
-    {
-        Self { name, check: Arc::new(move || Box::pin(check())) }
-    }
-}
-
 impl ApiState {
     /// Puts everything together.
     ///
@@ -107,13 +86,14 @@ impl ApiState {
         ports: Ports,
         config: ApiConfig,
         registry: &prometheus::Registry,
-        readiness: Vec<ReadinessCheck>,
+        readiness: Readiness,
         shutdown: CancellationToken,
     ) -> Result<Self, ApiError> {
         if config.signing_key.len() < 32 {
             return Err(ApiError::SigningKey);
         }
         let metrics = Metrics::register(registry)?;
+        metrics.show_tools(&catalog);
         let inner = Inner {
             signer: Signer::new(&config.signing_key),
             streams: Streams::new(&config.streams, &metrics),

@@ -128,6 +128,10 @@ pub struct OutputPiece {
 }
 
 impl EventBody {
+    /// Every type on the wire.
+    pub const KINDS: &'static [&'static str] =
+        &["call.queued", "call.started", "call.output", "call.progress", "shell.started", "call.ended"];
+
     /// The type on the wire and in the database.
     #[must_use]
     pub const fn kind(&self) -> &'static str {

@@ -4,13 +4,17 @@ use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
+use crate::GoneReason;
+
 /// Counters and gauges of sandboxes. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     /// Sandboxes that wait for a claim, by image and size.
     pub pool_size: IntGaugeVec,
-    /// Claims that the pool served.
-    pub warm_hits: IntCounter,
+    /// Sandboxes that are being made for the pool, by image and size.
+    pub pool_filling: IntGaugeVec,
+    /// Claims of the pool, by outcome: `hit`, `miss`.
+    pub claims: IntCounterVec,
     /// Sandboxes made on the path of a request.
     pub cold_creations: IntCounter,
     /// Time from reservation to a connected agent, in seconds.
@@ -48,6 +52,11 @@ impl Metrics {
             &["image", "size"],
         )?;
         registry.register(Box::new(pool_size.clone()))?;
+        let pool_filling = IntGaugeVec::new(
+            Opts::new("toolhost_sandbox_pool_filling", "Sandboxes that are being made for the pool"),
+            &["image", "size"],
+        )?;
+        registry.register(Box::new(pool_filling.clone()))?;
         let creation_seconds = Histogram::with_opts(
             HistogramOpts::new("toolhost_sandbox_creation_seconds", "From reservation to a connected agent")
                 .buckets(vec![0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0]),
@@ -56,9 +65,10 @@ impl Metrics {
         let agents_connected =
             IntGauge::new("toolhost_sandbox_agents_connected", "Agents that are connected")?;
         registry.register(Box::new(agents_connected.clone()))?;
-        Ok(Self {
+        let metrics = Self {
             pool_size,
-            warm_hits: counter("toolhost_sandbox_warm_hits_total", "Claims that the pool served")?,
+            pool_filling,
+            claims: counters("toolhost_sandbox_claims_total", "Claims of the pool", "outcome")?,
             cold_creations: counter(
                 "toolhost_sandbox_cold_creations_total",
                 "Sandboxes made on the path of a request",
@@ -69,7 +79,30 @@ impl Metrics {
             gone: counters("toolhost_sandbox_gone_total", "Sandboxes found gone", "reason")?,
             reaped: counters("toolhost_sandbox_reaped_total", "Leftovers that were removed", "kind")?,
             errors: counters("toolhost_sandbox_errors_total", "Failures", "kind")?,
-        })
+        };
+        metrics.show_all();
+        Ok(metrics)
+    }
+
+    /// Shows every closed label at zero, so that the first count of one is seen as a rise.
+    fn show_all(&self) {
+        for (counters, labels) in [
+            (&self.claims, &["hit", "miss"][..]),
+            (
+                &self.gone,
+                &[GoneReason::ContainerGone, GoneReason::AgentGone, GoneReason::Oom].map(GoneReason::as_str),
+            ),
+            (&self.reaped, &["container", "workspace", "folder"]),
+            (&self.errors, &["engine", "image", "agent", "protocol", "ledger", "remove", "reconcile"]),
+        ] {
+            for label in labels {
+                counters.with_label_values(&[*label]);
+            }
+        }
+    }
+
+    pub(crate) fn claimed(&self, hit: bool) {
+        self.claims.with_label_values(&[if hit { "hit" } else { "miss" }]).inc();
     }
 
     pub(crate) fn error(&self, kind: &str) {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use api::{ApiState, Ports, ReadinessCheck};
+use api::{ApiState, Ports, Readiness, ReadinessCheck};
 use domain::dispatch::{Dispatch, NoDispatch};
 use prometheus::Registry;
 use sandbox::Sandboxes;
@@ -21,7 +21,7 @@ use tools::Catalog;
 use worker::{Worker, WorkerHandle};
 
 use crate::config::Config;
-use crate::{internal, wiring};
+use crate::{internal, process_metrics, wiring};
 
 /// What this process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,10 @@ pub struct Service {
     address: Option<SocketAddr>,
     metrics_address: Option<SocketAddr>,
     listeners: Vec<JoinHandle<std::io::Result<()>>>,
+    metrics_listener: Option<JoinHandle<std::io::Result<()>>>,
     failed: CancellationToken,
+    /// Everything but the metrics' listener has ended.
+    ended: CancellationToken,
 }
 
 impl Service {
@@ -52,6 +55,7 @@ impl Service {
     /// When a port is taken, the database is not there or not up to date, or the worker does not start.
     pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Result<Self> {
         let registry = Registry::new();
+        process_metrics::register(&registry)?;
         let api_listener = match parts {
             Parts::Api | Parts::ApiAndWorker => Some(bind(config.server.listen, "server.listen").await?),
             Parts::Worker => None,
@@ -94,29 +98,37 @@ impl Service {
             address: None,
             metrics_address: None,
             listeners: Vec::new(),
+            metrics_listener: None,
             failed: CancellationToken::new(),
+            ended: CancellationToken::new(),
         };
         if let (Some(listener), Some(key), Some(worker)) =
             (internal_listener, config.internal.key.clone(), service.worker.clone())
         {
             tracing::info!(address = %listener.local_addr()?, "the internal listener listens");
             let here = Arc::new(internal::Here(Arc::new(worker)));
-            service.listen(internal::serve(listener, key, here, stop.clone()));
+            let serving = service.listen(internal::serve(listener, key, here, stop.clone()));
+            service.listeners.push(serving);
         }
+        let readiness = service.readiness(config, &stop);
         if let Some(listener) = api_listener {
-            let state = service.api_state(config, catalog, &registry, &stop)?;
+            let state = service.api_state(config, catalog, &registry, &readiness, &stop)?;
             service.address = Some(listener.local_addr()?);
             tracing::info!(address = %listener.local_addr()?, "the API listens");
             let stop = stop.clone();
-            service.listen(async move { api::serve(listener, state, stop).await });
+            let serving = service.listen(async move { api::serve(listener, state, stop).await });
+            service.listeners.push(serving);
         }
         if let Some(listener) = metrics_listener {
             service.metrics_address = Some(listener.local_addr()?);
             tracing::info!(address = %listener.local_addr()?, "metrics are served");
-            let router = api::metrics_router(registry);
-            service.listen(async move {
-                axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+            let router = api::metrics_router(registry, readiness);
+            // Served to the end of the drain: that is when somebody wants to know.
+            let ended = service.ended.clone();
+            let serving = service.listen(async move {
+                axum::serve(listener, router).with_graceful_shutdown(ended.cancelled_owned()).await
             });
+            service.metrics_listener = Some(serving);
         }
         Ok(service)
     }
@@ -126,6 +138,7 @@ impl Service {
         config: &Config,
         catalog: Arc<Catalog>,
         registry: &Registry,
+        readiness: &Readiness,
         stop: &CancellationToken,
     ) -> Result<ApiState> {
         let dispatch: Arc<dyn Dispatch> = match &self.worker {
@@ -135,29 +148,43 @@ impl Service {
         let remote = config.internal.key.clone().map(internal::Client::new);
         let exchange = Arc::new(internal::Exchanges { local: self.worker.clone(), remote });
         let ports = Ports { dispatch, exchange };
-        let engine = self.worker.iter().map(|worker| {
-            let sandboxes = worker.sandboxes().clone();
-            ReadinessCheck::new("engine", move || {
-                let sandboxes = sandboxes.clone();
-                async move { sandboxes.engine_info().await.map(drop).map_err(|error| error.to_string()) }
-            })
-        });
-        let checks: Vec<ReadinessCheck> = engine.collect();
         let settings = wiring::api_config(config)?;
-        ApiState::new(self.store.clone(), catalog, ports, settings, registry, checks, stop.clone())
+        let (store, readiness) = (self.store.clone(), readiness.clone());
+        ApiState::new(store, catalog, ports, settings, registry, readiness, stop.clone())
             .context("cannot start the API")
     }
 
-    fn listen(&mut self, serving: impl Future<Output = std::io::Result<()>> + Send + 'static) {
+    /// What has to work: with a worker, the engine and the default image too.
+    fn readiness(&self, config: &Config, stop: &CancellationToken) -> Readiness {
+        let mut checks = Vec::new();
+        if let Some(worker) = &self.worker {
+            let (of_engine, of_image) = (worker.sandboxes().clone(), worker.sandboxes().clone());
+            checks.push(ReadinessCheck::new("engine", move || {
+                let sandboxes = of_engine.clone();
+                async move { sandboxes.ping_engine().await.map_err(|error| error.to_string()) }
+            }));
+            let image = config.sandbox.image.clone();
+            checks.push(ReadinessCheck::new("image", move || {
+                let (sandboxes, image) = (of_image.clone(), image.clone());
+                async move { sandboxes.has_image(&image).await.map_err(|error| error.to_string()) }
+            }));
+        }
+        Readiness::new(&self.store, checks, stop.clone())
+    }
+
+    fn listen(
+        &self,
+        serving: impl Future<Output = std::io::Result<()>> + Send + 'static,
+    ) -> JoinHandle<std::io::Result<()>> {
         let failed = self.failed.clone();
-        self.listeners.push(tokio::spawn(async move {
+        tokio::spawn(async move {
             let served = serving.await;
             if let Err(error) = &served {
                 tracing::error!(%error, "a listener ended by itself");
                 failed.cancel();
             }
             served
-        }));
+        })
     }
 
     /// Where the API is.
@@ -197,16 +224,16 @@ impl Service {
         if let Some(worker) = self.worker {
             worker.stopped().await;
         }
-        let mut ended = Ok(());
+        let mut outcome = Ok(());
         for listener in self.listeners {
-            match listener.await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => ended = Err(anyhow!(error).context("a listener failed")),
-                Err(error) => ended = Err(anyhow!(error).context("a listener broke")),
-            }
+            outcome = ended(listener).await.and(outcome);
+        }
+        self.ended.cancel();
+        if let Some(listener) = self.metrics_listener {
+            outcome = ended(listener).await.and(outcome);
         }
         self.store.close().await;
-        ended
+        outcome
     }
 }
 
@@ -226,6 +253,15 @@ pub async fn run(config: &Config, parts: Parts) -> Result<()> {
     service.stopped().await?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// How a listener ended.
+async fn ended(listener: JoinHandle<std::io::Result<()>>) -> Result<()> {
+    match listener.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(anyhow!(error).context("a listener failed")),
+        Err(error) => Err(anyhow!(error).context("a listener broke")),
+    }
 }
 
 async fn bind(address: SocketAddr, setting: &str) -> Result<TcpListener> {

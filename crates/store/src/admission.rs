@@ -203,6 +203,7 @@ impl Store {
         admission.reservation = None;
         let op = prepare(id, session_id, &admission)?;
         let verdict = admit_alone(&mut conn, &op).await?;
+        self.db().metrics.admitted(&verdict);
         match &verdict {
             Verdict::Queued { .. } => {
                 conn.end().await?;

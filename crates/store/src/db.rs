@@ -13,7 +13,7 @@
 //!   tenant set already (it can only be inside somebody's transaction) is refused and closed.
 //! * Every statement has a deadline of our own: a black-holed server answers nothing at all.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::TenantContext;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgPoolOptions, PgRow};
@@ -67,6 +67,14 @@ impl Role {
             Self::System => "toolhost_system",
         }
     }
+
+    /// The role's pool as a label.
+    const fn label(self) -> &'static str {
+        match self {
+            Self::App => "app",
+            Self::System => "system",
+        }
+    }
 }
 
 impl Db {
@@ -83,6 +91,9 @@ impl Db {
             timeout: config.timeout,
             metrics,
         };
+        for (pool, max) in [(Role::App, app), (Role::System, system)] {
+            db.metrics.connections_limit.with_label_values(&[pool.label()]).set(i64::from(max));
+        }
         db.system("connect").await?.end().await?;
         Ok(db)
     }
@@ -105,7 +116,7 @@ impl Db {
 
     /// A transaction that sees one tenant's rows.
     pub(crate) async fn tenant(&self, operation: &'static str, context: &TenantContext) -> Result<Conn> {
-        let mut conn = self.acquire(operation, &self.app).await?;
+        let mut conn = self.acquire(operation, Role::App).await?;
         // A uuid prints as hexadecimal digits and dashes, so it needs no quoting.
         let begin = format!(
             "BEGIN; SELECT set_config('role', 'toolhost_app', true), set_config('toolhost.tenant_id', '{}', true) \
@@ -121,19 +132,20 @@ impl Db {
 
     /// One statement as the system role.
     pub(crate) async fn system(&self, operation: &'static str) -> Result<Conn> {
-        self.acquire(operation, &self.system).await
+        self.acquire(operation, Role::System).await
     }
 
     /// A transaction as the system role.
     pub(crate) async fn system_transaction(&self, operation: &'static str) -> Result<Conn> {
-        let mut conn = self.acquire(operation, &self.system).await?;
+        let mut conn = self.acquire(operation, Role::System).await?;
         conn.begin("BEGIN").await?;
         Ok(conn)
     }
 
     /// Reads the pools' gauges.
     pub(crate) fn observe(&self) {
-        for (name, pool) in [("app", &self.app), ("system", &self.system)] {
+        for (role, pool) in [(Role::App, &self.app), (Role::System, &self.system)] {
+            let name = role.label();
             let idle = i64::try_from(pool.num_idle()).unwrap_or(i64::MAX);
             let gauges = &self.metrics.connections;
             gauges.with_label_values(&[name, "idle"]).set(idle);
@@ -151,8 +163,16 @@ impl Db {
         self.system.close().await;
     }
 
-    async fn acquire(&self, operation: &'static str, pool: &PgPool) -> Result<Conn> {
-        match pool.acquire().await {
+    async fn acquire(&self, operation: &'static str, role: Role) -> Result<Conn> {
+        let pool = match role {
+            Role::App => &self.app,
+            Role::System => &self.system,
+        };
+        let asked = Instant::now();
+        let acquired = pool.acquire().await;
+        let waited = asked.elapsed().as_secs_f64();
+        self.metrics.acquire_seconds.with_label_values(&[role.label()]).observe(waited);
+        match acquired {
             Ok(connection) => Ok(Conn {
                 connection: Some(connection),
                 in_transaction: false,

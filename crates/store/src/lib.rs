@@ -168,6 +168,14 @@ impl std::fmt::Debug for Store {
     }
 }
 
+/// Registers this room's metrics and nothing else: for the reference of all metrics.
+///
+/// # Errors
+/// When the registry has metrics of these names already.
+pub fn describe_metrics(registry: &prometheus::Registry) -> Result<()> {
+    metrics::Metrics::register(registry).map(drop)
+}
+
 impl Store {
     /// Connects, measures the clock, and starts the writer's lanes and the bus. Later losses of the database heal by themselves.
     pub async fn connect(config: &DatabaseConfig, registry: &prometheus::Registry) -> Result<Self> {

@@ -47,6 +47,8 @@ pub struct Counts {
     pub workers: u64,
     /// Age of the oldest queued call, in seconds.
     pub oldest_queued_s: u64,
+    /// Age of the oldest row of the audit trail that is not sealed, in seconds.
+    pub audit_lag_s: u64,
 }
 
 impl Store {
@@ -144,7 +146,10 @@ impl Store {
                      (SELECT count(*) FROM sandboxes WHERE state <> 'removed') AS sandboxes,
                      (SELECT count(*) FROM workers WHERE lease_expires_at > clock_timestamp()) AS workers,
                      (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::bigint
-                          FROM calls WHERE status = 'queued') AS oldest_queued_s",
+                          FROM calls WHERE status = 'queued') AS oldest_queued_s,
+                     (SELECT extract(epoch FROM clock_timestamp() - l.at)::bigint
+                          FROM audit_sealer s, LATERAL (SELECT l.at FROM audit_log l
+                              WHERE (l.xid, l.id) > (s.xid, s.entry_id) ORDER BY l.xid, l.id LIMIT 1) l) AS audit_lag_s",
             ))
             .await?;
         conn.end().await?;
@@ -166,5 +171,6 @@ fn counts(row: &PgRow) -> Result<Counts, sqlx::Error> {
         sandboxes: number("sandboxes")?,
         workers: number("workers")?,
         oldest_queued_s: number("oldest_queued_s")?,
+        audit_lag_s: row.try_get::<Option<i64>, _>("audit_lag_s")?.map_or(0, unsigned),
     })
 }

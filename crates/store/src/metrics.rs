@@ -1,7 +1,11 @@
 //! What the store counts, registered in the registry that it is given.
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+use domain::EventBody;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+};
 
+use crate::admit_batch::Verdict;
 use crate::{Result, StoreError};
 
 /// Counters of this process.
@@ -22,8 +26,14 @@ pub(crate) struct Metrics {
     pub(crate) hints: IntCounter,
     /// Failed operations by kind: `unavailable`, `internal`, `unstorable`.
     pub(crate) errors: IntCounterVec,
-    /// Connections by pool and state.
+    /// Connections by pool and state: `idle`, `used`.
     pub(crate) connections: IntGaugeVec,
+    /// Most connections of each pool.
+    pub(crate) connections_limit: IntGaugeVec,
+    /// Time until a connection was there, by pool.
+    pub(crate) acquire_seconds: HistogramVec,
+    /// Numbered events made durable, by type.
+    pub(crate) events: IntCounterVec,
     /// Refused credentials by reason.
     pub(crate) auth_refusals: IntCounterVec,
     /// Rows of the audit trail that this process sealed.
@@ -59,7 +69,21 @@ impl Metrics {
             &["pool", "state"],
         )?;
         registry.register(Box::new(connections.clone()))?;
-        Ok(Self {
+        let connections_limit = IntGaugeVec::new(
+            Opts::new("toolhost_store_connections_limit", "Most connections to Postgres"),
+            &["pool"],
+        )?;
+        registry.register(Box::new(connections_limit.clone()))?;
+        let acquire_seconds = HistogramVec::new(
+            HistogramOpts::new(
+                "toolhost_store_acquire_seconds",
+                "Time until a connection of the pool was there",
+            )
+            .buckets(vec![0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 4.0]),
+            &["pool"],
+        )?;
+        registry.register(Box::new(acquire_seconds.clone()))?;
+        let metrics = Self {
             batches: counters("toolhost_store_batches_total", "Batches of the coalescing writer", "outcome")?,
             batch_size,
             writes: counters(
@@ -76,6 +100,9 @@ impl Metrics {
             hints: counter("toolhost_store_hints_total", "Hints sent in NOTIFY statements")?,
             errors: counters("toolhost_store_errors_total", "Failed operations", "kind")?,
             connections,
+            connections_limit,
+            acquire_seconds,
+            events: counters("toolhost_store_events_total", "Numbered events made durable", "type")?,
             auth_refusals: counters("toolhost_store_auth_refusals_total", "Refused credentials", "reason")?,
             audit_sealed: counter(
                 "toolhost_store_audit_sealed_total",
@@ -85,6 +112,48 @@ impl Metrics {
                 "toolhost_store_abandoned_transactions_total",
                 "Connections thrown away in the middle of a transaction",
             )?,
-        })
+        };
+        metrics.show_all();
+        Ok(metrics)
+    }
+
+    /// Counts the events that an admission wrote.
+    pub(crate) fn admitted(&self, verdict: &Verdict) {
+        let event = match verdict {
+            Verdict::Queued { .. } => "call.queued",
+            Verdict::Denied { .. } => "call.ended",
+            Verdict::Started { .. }
+            | Verdict::Known { .. }
+            | Verdict::Written
+            | Verdict::SessionNotFound
+            | Verdict::SessionEnded(_)
+            | Verdict::AfterNotFound
+            | Verdict::QueueFull
+            | Verdict::Void
+            | Verdict::Again => return,
+        };
+        self.events.with_label_values(&[event]).inc();
+    }
+
+    /// Shows every closed label at zero, so that the first count of one is seen as a rise.
+    fn show_all(&self) {
+        for (counters, labels) in [
+            (&self.batches, &["committed", "split", "retried", "unavailable"][..]),
+            (&self.writes, &["admit", "append", "finish"]),
+            (&self.errors, &["unavailable", "internal", "unstorable"]),
+            (&self.auth_refusals, &["malformed", "unknown", "revoked", "expired", "tenant_suspended"]),
+            (&self.events, EventBody::KINDS),
+        ] {
+            for label in labels {
+                counters.with_label_values(&[*label]);
+            }
+        }
+        for pool in ["app", "system"] {
+            self.connections_limit.with_label_values(&[pool]);
+            self.acquire_seconds.with_label_values(&[pool]);
+            for state in ["idle", "used"] {
+                self.connections.with_label_values(&[pool, state]);
+            }
+        }
     }
 }

@@ -267,6 +267,7 @@ impl Writer {
             }
             (Op::Admit(_, reply), Outcome::Admitted(verdict)) => {
                 self.shared.db.metrics.writes.with_label_values(&["admit"]).inc();
+                self.shared.db.metrics.admitted(&verdict);
                 // Who asked may be gone; the call stays.
                 let _ = reply.send(Ok(verdict));
             }
@@ -289,6 +290,9 @@ impl Writer {
         match written {
             Written::Now { at, session } => {
                 metrics.writes.with_label_values(&[kind]).inc();
+                for event in &op.events {
+                    metrics.events.with_label_values(&[event.kind()]).inc();
+                }
                 self.shared.activity.session(session);
                 let _ = reply.send(Ok(appended(at)));
                 self.shared.bus.committed(op.call_id(), op.stored(at));

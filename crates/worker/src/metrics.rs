@@ -1,8 +1,21 @@
 //! What this room counts, registered in the registry that it is given.
 
+use domain::{CallStatus, SessionEndReason};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
+use tools::{Catalog, Filter};
+
+use crate::call::Start;
+use crate::sweeps::Sweep;
+
+/// The tool of a call whose tool this binary's catalogue does not have: a name from a row never becomes a label.
+const OTHER_TOOL: &str = "other";
+
+/// A tool as a label.
+pub(crate) fn tool_label<'a>(catalog: &'a Catalog, tool: &str) -> &'a str {
+    catalog.get(tool).map_or(OTHER_TOOL, |tool| tool.descriptor.name)
+}
 
 /// Counters and gauges of a worker. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -39,6 +52,10 @@ pub struct Metrics {
     pub sweep_failures: IntCounterVec,
     /// What the whole installation has, by kind, as last counted in the database.
     pub installation: IntGaugeVec,
+    /// Age of the installation's oldest queued call, in seconds.
+    pub oldest_queued: IntGauge,
+    /// Age of the oldest row of the audit trail that is not sealed, in seconds.
+    pub audit_lag: IntGauge,
 }
 
 impl Metrics {
@@ -79,7 +96,7 @@ impl Metrics {
             &["kind"],
         )?;
         registry.register(Box::new(installation.clone()))?;
-        Ok(Self {
+        let metrics = Self {
             calls: counters("toolhost_calls_ended_total", "Calls that ended here", &["tool", "status"])?,
             starts: counters("toolhost_call_starts_total", "Starts of calls", &["how"])?,
             queue_seconds,
@@ -103,6 +120,43 @@ impl Metrics {
                 &["sweep"],
             )?,
             installation,
-        })
+            oldest_queued: gauge(
+                "toolhost_queue_oldest_seconds",
+                "Age of the installation's oldest queued call",
+            )?,
+            audit_lag: gauge(
+                "toolhost_audit_seal_lag_seconds",
+                "Age of the installation's oldest audit row that is not sealed",
+            )?,
+        };
+        metrics.show_all();
+        Ok(metrics)
+    }
+
+    /// Shows every closed label at zero, so that the first count of one is seen as a rise.
+    fn show_all(&self) {
+        for how in Start::NAMES {
+            self.starts.with_label_values(&[*how]);
+        }
+        for reason in SessionEndReason::ALL {
+            self.session_ends.with_label_values(&[reason.as_str()]);
+        }
+        for sweep in Sweep::ALL {
+            self.sweep_failures.with_label_values(&[sweep.name()]);
+        }
+        for kind in ["queued", "active", "sessions", "sandboxes", "workers"] {
+            self.installation.with_label_values(&[kind]);
+        }
+    }
+
+    /// Shows every tool of the catalogue at zero too.
+    pub fn show_tools(&self, catalog: &Catalog) {
+        for tool in catalog.list(&Filter::default()) {
+            self.panics.with_label_values(&[tool.name]);
+            self.duration_seconds.with_label_values(&[tool.name]);
+            for status in CallStatus::ALL.iter().filter(|status| status.is_terminal()) {
+                self.calls.with_label_values(&[tool.name, status.as_str()]);
+            }
+        }
     }
 }

@@ -13,8 +13,9 @@ use crate::tenure::Tenure;
 /// Days ahead for which there are partitions.
 const PARTITION_DAYS: u32 = 7;
 
+/// One verb of maintenance.
 #[derive(Debug, Clone, Copy)]
-enum Sweep {
+pub(crate) enum Sweep {
     AuditSeal,
     Usage,
     Partitions,
@@ -30,7 +31,7 @@ enum Sweep {
 }
 
 impl Sweep {
-    const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::AuditSeal,
         Self::Usage,
         Self::Partitions,
@@ -45,7 +46,7 @@ impl Sweep {
         Self::Counts,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::AuditSeal => "audit_seal",
             Self::Usage => "usage",
@@ -116,9 +117,14 @@ async fn count(tenure: &Tenure) -> store::Result<()> {
         ("sessions", counts.sessions),
         ("sandboxes", counts.sandboxes),
         ("workers", counts.workers),
-        ("oldest_queued_s", counts.oldest_queued_s),
     ] {
         gauges.with_label_values(&[kind]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    for (gauge, seconds) in [
+        (&tenure.metrics().oldest_queued, counts.oldest_queued_s),
+        (&tenure.metrics().audit_lag, counts.audit_lag_s),
+    ] {
+        gauge.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
     Ok(())
 }

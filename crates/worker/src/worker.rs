@@ -92,6 +92,7 @@ impl Worker {
         driver: Arc<dyn Driver>,
     ) -> Result<WorkerHandle, StartError> {
         let metrics = Metrics::register(registry).map_err(StartError::Metrics)?;
+        metrics.show_tools(&catalog);
         let of_sandboxes = sandbox::Metrics::register(registry).map_err(StartError::Metrics)?;
         let host_id = identity.host_id;
         let first = store.register_worker(host_id).await.map_err(StartError::Register)?;

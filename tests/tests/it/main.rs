@@ -9,6 +9,7 @@ mod faults;
 mod files;
 mod load;
 mod main_job;
+mod monitoring;
 mod sandbox_attacks;
 mod sessions;
 mod submitting;

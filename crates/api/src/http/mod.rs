@@ -49,6 +49,7 @@ use utoipa_axum::routes;
 
 pub use address::PeerAddress;
 
+use crate::health::Readiness;
 use crate::problem::Problem;
 use crate::state::{ApiError, ApiState};
 
@@ -130,9 +131,12 @@ async fn document(State(state): State<ApiState>) -> impl IntoResponse {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], state.document.clone())
 }
 
-/// Prometheus metrics, for a listener of their own.
-pub fn metrics_router(registry: prometheus::Registry) -> Router {
-    Router::new().route("/metrics", get(async move || metrics(&registry)))
+/// Prometheus metrics, and the process's health, for a listener of their own.
+pub fn metrics_router(registry: prometheus::Registry, readiness: Readiness) -> Router {
+    Router::new()
+        .route("/metrics", get(async move || metrics(&registry)))
+        .route("/healthz", get(health::get_health))
+        .route("/readyz", get(async move || health::readiness(&readiness).await))
 }
 
 fn metrics(registry: &prometheus::Registry) -> Response {

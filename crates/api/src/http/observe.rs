@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::address::{PeerAddress, client_address};
 use super::respond::finish;
-use crate::metrics::Counted;
+use crate::metrics::{Counted, UNMATCHED};
 use crate::problem::Problem;
 use crate::state::ApiState;
 
@@ -27,7 +27,7 @@ pub(crate) async fn observe(State(state): State<ApiState>, mut request: Request,
     let started = Instant::now();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
+    let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str).to_owned();
     if let Some(peer) = request.extensions().get::<PeerAddress>() {
         let address = client_address(peer.0, request.headers(), &state.config.trusted_proxies);
         request.extensions_mut().insert(address);
@@ -43,6 +43,9 @@ pub(crate) async fn observe(State(state): State<ApiState>, mut request: Request,
     let status = response.status();
     span.in_scope(|| tracing::info!(status = status.as_u16(), elapsed = ?started.elapsed(), "answered"));
     let method = known(&method);
+    if let Some(code) = response.extensions().get::<Code>() {
+        state.metrics.problems.with_label_values(&[code.as_str()]).inc();
+    }
     let class = format!("{}xx", status.as_u16() / 100);
     state.metrics.requests.with_label_values(&[route.as_str(), method, class.as_str()]).inc();
     state

@@ -32,6 +32,7 @@ pub(crate) fn finish(mut response: Response, method: &Method, path: &str, reques
     let mut members = problem.members();
     members.insert("instance".to_owned(), path.into());
     members.insert("request_id".to_owned(), request_id.to_string().into());
+    response.extensions_mut().insert(problem.code);
     let headers = response.headers_mut();
     headers.remove(CONTENT_LENGTH);
     headers.insert(CONTENT_TYPE, PROBLEM_JSON);

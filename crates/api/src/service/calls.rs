@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use super::sessions::Replay;
 use super::{policies, refusal, sessions, tools as catalogue};
 use crate::json::Checks;
+use crate::metrics::CallOutcome;
 use crate::problem::{FieldCode, Problem};
 use crate::state::ApiState;
 use crate::wire::sessions::CreateSession;
@@ -208,7 +209,9 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
         _ => None,
     };
     admission.reservation = reservation.as_ref().map(|reservation| reservation.worker_id);
+    let tool = admission.call.tool.clone();
     let admitted = state.store.admit(admission).await?;
+    state.metrics.call(&tool, counted(&admitted), 1);
     let submitted = |call: Call, place, replay| {
         let watch = state.store.bus().subscribe_call(call.id);
         Submitted { call, place, replay, watch }
@@ -248,6 +251,22 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
             Err(Problem::new(Code::QueueFull, detail).retry_after_ms(retry_after_ms).with("limit", limit))
         }
         Admitted::SessionQuotaExceeded { limit, in_use } => Err(refusal::session_quota(limit, in_use)),
+    }
+}
+
+/// What became of an admission, as it is counted.
+fn counted(admitted: &Admitted) -> CallOutcome {
+    match admitted {
+        Admitted::Started(_) => CallOutcome::Started,
+        Admitted::Queued(..) => CallOutcome::Queued,
+        Admitted::Denied(_) => CallOutcome::Denied,
+        Admitted::Duplicate(_) => CallOutcome::Repeated,
+        Admitted::Mismatch { .. }
+        | Admitted::SessionNotFound
+        | Admitted::SessionEnded(_)
+        | Admitted::AfterNotFound
+        | Admitted::QueueFull { .. }
+        | Admitted::SessionQuotaExceeded { .. } => CallOutcome::Refused,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{ApiConfig, ApiState, NoExchange, Ports, ReadinessCheck};
+use api::{ApiConfig, ApiState, NoExchange, Ports, Readiness, ReadinessCheck};
 use domain::call::Outcome;
 use domain::dispatch::NoDispatch;
 use domain::event::OutputPiece;
@@ -52,6 +52,7 @@ impl App {
         change(&mut config);
         let stop = CancellationToken::new();
         let checks = vec![ReadinessCheck::new("engine", || async { Ok(()) })];
+        let checks = Readiness::new(&store, checks, stop.clone());
         let catalog = Arc::new(tools::Catalog::standard());
         let ports = Ports { dispatch: Arc::new(NoDispatch), exchange: Arc::new(NoExchange) };
         let state = ApiState::new(store.clone(), catalog, ports, config, &registry, checks, stop.clone())

@@ -30,8 +30,12 @@ pub(super) async fn claim(core: &Arc<Core>, request: &AcquireRequest) -> Option<
         // Dropped half-way, the sandbox goes back to nobody: it is removed by its guard.
         let guard = Unclaimed { core, sandbox: Some(sandbox) };
         if let Some(sandbox) = guard.claim().await {
+            core.metrics.claimed(true);
             return Some(sandbox);
         }
+    }
+    if core.pool.has_shelf(&key) {
+        core.metrics.claimed(false);
     }
     None
 }

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use self::core::{Core, release};
 use crate::driver::{Driver, EngineInfo, Identity, Workspace, WorkspaceName};
 use crate::sandbox::Sandbox;
-use crate::{Config, Ledger, Metrics, SandboxError};
+use crate::{Config, EngineError, Ledger, Metrics, SandboxError};
 
 pub use self::reaper::{Action, Observed, reconcile};
 
@@ -110,6 +110,26 @@ impl Sandboxes {
         self.core.engine_info().await.cloned()
     }
 
+    /// Asks the engine whether it answers now.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn ping_engine(&self) -> Result<(), SandboxError> {
+        match self.core.driver.resolve_image(&self.core.config.image).await {
+            // An engine that says so answers.
+            Ok(_) | Err(EngineError::ImageMissing { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Asks the engine whether it has an image.
+    ///
+    /// # Errors
+    /// When it has not, or does not answer.
+    pub async fn has_image(&self, image: &str) -> Result<(), SandboxError> {
+        Ok(self.core.driver.resolve_image(image).await.map(drop)?)
+    }
+
     /// A sandbox for a session: a warm one when there is one, else a new one (about 300 ms). When the caller
     /// goes away meanwhile, it is removed again.
     ///
@@ -122,7 +142,6 @@ impl Sandboxes {
             return Err(SandboxError::ShuttingDown);
         }
         if let Some(sandbox) = acquire::claim(&self.core, &request).await {
-            self.core.metrics.warm_hits.inc();
             return Ok(sandbox);
         }
         acquire::make(&self.core, request).await

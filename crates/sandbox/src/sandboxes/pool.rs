@@ -69,6 +69,11 @@ impl Pool {
         self.woken.notify_one();
     }
 
+    /// Whether sandboxes of this kind are kept at all.
+    pub(super) fn has_shelf(&self, key: &Key) -> bool {
+        self.wanted.iter().any(|(wanted, count)| wanted == key && *count > 0)
+    }
+
     fn shelves(&self) -> MutexGuard<'_, HashMap<Key, Shelf>> {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,11 +122,18 @@ impl Pool {
         if missing && allowed {
             shelf.being_made += 1;
         }
+        drop(shelves);
+        self.count();
         missing && allowed
     }
 
     /// A booked creation is over.
     fn made(&self, key: &Key, worked: bool) {
+        self.book_end(key, worked);
+        self.count();
+    }
+
+    fn book_end(&self, key: &Key, worked: bool) {
         let mut shelves = self.shelves();
         let Some(shelf) = shelves.get_mut(key) else { return };
         shelf.being_made = shelf.being_made.saturating_sub(1);
@@ -138,11 +150,11 @@ impl Pool {
     fn count(&self) {
         let shelves = self.shelves();
         for (key, _) in &self.wanted {
-            let ready = shelves.get(key).map_or(0, |shelf| shelf.ready.len());
-            self.metrics
-                .pool_size
-                .with_label_values(&[key.image.as_str(), key.size.as_str()])
-                .set(ready as i64);
+            let (ready, filling) =
+                shelves.get(key).map_or((0, 0), |shelf| (shelf.ready.len(), shelf.being_made));
+            let labels = [key.image.as_str(), key.size.as_str()];
+            self.metrics.pool_size.with_label_values(&labels).set(ready as i64);
+            self.metrics.pool_filling.with_label_values(&labels).set(filling as i64);
         }
     }
 }

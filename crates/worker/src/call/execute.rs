@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::outcome::{Cause, Circumstances, Execution, Report, report};
 use super::{CallLog, Consumption, RunningCall, Start};
+use crate::metrics::tool_label;
 use crate::ports::CallPorts;
 use crate::session::{NotServing, OwnedSession, Serving};
 use crate::tenure::Tenure;
@@ -214,7 +215,12 @@ fn panicked(facts: &Facts, panic: &(dyn Any + Send)) -> Execution {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_default();
-    facts.tenure.metrics().panics.with_label_values(&[facts.call.tool.as_str()]).inc();
+    facts
+        .tenure
+        .metrics()
+        .panics
+        .with_label_values(&[tool_label(&facts.tenure.core.catalog, &facts.call.tool)])
+        .inc();
     tracing::error!(call = %facts.call.id, tool = facts.call.tool, message, "a tool panicked");
     Execution::Panicked
 }

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::board::Slot;
+use crate::metrics::tool_label;
 use crate::tenure::{Tenure, Unwritten};
 
 pub(crate) use execute::Facts;
@@ -46,6 +47,9 @@ pub(crate) enum Start {
 }
 
 impl Start {
+    /// Every word for it.
+    pub(crate) const NAMES: &'static [&'static str] = &["direct", "claimed", "resumed"];
+
     fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -188,7 +192,7 @@ async fn finish(tenure: &Tenure, facts: &Facts, outcome: Outcome) -> bool {
 
 fn count(tenure: &Tenure, facts: &Facts, outcome: &Outcome) {
     let metrics = tenure.metrics();
-    let tool = facts.call.tool.as_str();
+    let tool = tool_label(&tenure.core.catalog, &facts.call.tool);
     metrics.calls.with_label_values(&[tool, outcome.status.as_str()]).inc();
     metrics.queue_seconds.observe(Duration::from_millis(outcome.usage.queue_ms).as_secs_f64());
     let duration = Duration::from_millis(outcome.usage.duration_ms).as_secs_f64();

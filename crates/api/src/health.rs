@@ -1,0 +1,89 @@
+//! Whether this process can serve: what `/readyz` asks, on the API's listener and on that of the metrics.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use store::Store;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// How long a check may take.
+const LIMIT: Duration = Duration::from_secs(3);
+
+type Check = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync;
+
+/// Something that has to work before this process is ready (the container engine, say).
+#[derive(Clone)]
+pub struct ReadinessCheck {
+    name: &'static str,
+    check: Arc<Check>,
+}
+
+impl ReadinessCheck {
+    /// A named check. Its error is for operators' logs and not shown to clients.
+    pub fn new<F, R>(name: &'static str, check: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        Self { name, check: Arc::new(move || Box::pin(check())) }
+    }
+
+    async fn outcome(&self) -> &'static str {
+        let outcome = timeout(LIMIT, (self.check)()).await;
+        match outcome.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
+            Ok(()) => "ok",
+            Err(reason) => {
+                tracing::warn!(check = self.name, %reason, "not ready");
+                "failed"
+            }
+        }
+    }
+}
+
+/// Everything that has to work, and whether the process is asked to stop. Cheap to clone.
+#[derive(Clone)]
+pub struct Readiness {
+    checks: Arc<[ReadinessCheck]>,
+    shutdown: CancellationToken,
+}
+
+impl std::fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Readiness").finish_non_exhaustive()
+    }
+}
+
+impl Readiness {
+    /// The database, its migrations, and what else this process needs. Not ready from the moment that `shutdown` is cancelled.
+    #[must_use]
+    pub fn new(store: &Store, others: Vec<ReadinessCheck>, shutdown: CancellationToken) -> Self {
+        let (of_database, of_migrations) = (store.clone(), store.clone());
+        let database = ReadinessCheck::new("database", move || {
+            let store = of_database.clone();
+            async move { store.ping().await.map_err(|error| error.to_string()) }
+        });
+        let migrations = ReadinessCheck::new("migrations", move || {
+            let store = of_migrations.clone();
+            async move {
+                match store.migrations_pending().await {
+                    Ok(0) => Ok(()),
+                    Ok(pending) => Err(format!("{pending} migrations are pending")),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+        });
+        Self { checks: [database, migrations].into_iter().chain(others).collect(), shutdown }
+    }
+
+    /// Each check's outcome, `ok` or `failed`, all asked at once.
+    pub(crate) async fn outcomes(&self) -> BTreeMap<&'static str, &'static str> {
+        let asked = self.checks.iter().map(async |check| (check.name, check.outcome().await));
+        let mut outcomes: BTreeMap<_, _> = futures_util::future::join_all(asked).await.into_iter().collect();
+        outcomes.insert("shutdown", if self.shutdown.is_cancelled() { "failed" } else { "ok" });
+        outcomes
+    }
+}
