@@ -6,6 +6,8 @@ use std::time::Duration;
 use domain::limits;
 use domain::policy::Policy;
 
+use crate::jwt::IssuerConfig;
+
 /// Settings of the API.
 #[derive(Clone)]
 pub struct ApiConfig {
@@ -21,6 +23,8 @@ pub struct ApiConfig {
     pub runtime: String,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpAddr>,
+    /// Issuers whose tokens are taken.
+    pub issuers: Vec<IssuerConfig>,
     /// Wrong credentials that one address may present in a minute.
     pub failed_auth_per_minute: u32,
     /// Requests that this process handles at the same time, those that wait for a call's end included.
@@ -70,6 +74,7 @@ impl Default for ApiConfig {
             images: vec!["*".to_owned()],
             runtime: "runc".to_owned(),
             trusted_proxies: Vec::new(),
+            issuers: Vec::new(),
             failed_auth_per_minute: limits::FAILED_AUTH_PER_MINUTE,
             requests: 4_096,
             connections: 16_384,

@@ -69,7 +69,8 @@ a call is numbered, stored and can be read again.\n\nRefusals are problems (RFC 
 Unknown fields are refused. Lists have `limit` and `cursor`. Every response has `X-Request-Id`.";
 
 /// Operations whose body may be left out.
-const OPTIONAL_BODY: &[&str] = &["create_session", "reset_session", "cancel_call", "create_stream_url"];
+const OPTIONAL_BODY: &[&str] =
+    &["create_session", "reset_session", "cancel_call", "create_stream_url", "rotate_key", "rotate_own_key"];
 
 /// Prefixes of the ids that parameters are.
 const IDS: &[(&str, &str)] = &[

@@ -44,6 +44,8 @@ pub async fn serve(
     let room = Arc::new(Semaphore::new(state.config.connections.clamp(1, Semaphore::MAX_PERMITS)));
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
+    let background = TaskTracker::new();
+    state.issuers.keep_fresh(&background, &shutdown);
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &room) => accepted,
@@ -62,6 +64,8 @@ pub async fn serve(
         });
     }
     drop(listener);
+    background.close();
+    background.wait().await;
     connections.close();
     if timeout(state.config.drain, connections.wait()).await.is_err() {
         tracing::warn!(open = connections.len(), "connections are cut at the end of the drain time");

@@ -24,11 +24,12 @@ pub(crate) struct Signer {
     mac: HmacSha256,
 }
 
-/// What a stream token allows: the events of one call, in the name of one key, until a time.
+/// What a stream token allows: the events of one call, in the name of one key, until a time. Without a key it was made by the subject of
+/// an issuer's token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamToken {
     pub(crate) tenant_id: TenantId,
-    pub(crate) key_id: KeyId,
+    pub(crate) key_id: Option<KeyId>,
     pub(crate) call_id: CallId,
     pub(crate) expires_at: DateTime<Utc>,
 }
@@ -52,7 +53,7 @@ impl Signer {
     pub(crate) fn stream_token(&self, token: &StreamToken) -> String {
         let mut payload = Vec::with_capacity(56);
         payload.extend_from_slice(token.tenant_id.uuid().as_bytes());
-        payload.extend_from_slice(token.key_id.uuid().as_bytes());
+        payload.extend_from_slice(token.key_id.map_or(Uuid::nil(), KeyId::uuid).as_bytes());
         payload.extend_from_slice(token.call_id.uuid().as_bytes());
         payload.extend_from_slice(&token.expires_at.timestamp().to_be_bytes());
         self.seal(STREAM, &payload, b"")
@@ -66,7 +67,7 @@ impl Signer {
         let id = |from: usize| Uuid::from_slice(ids.get(from..from + 16)?).ok();
         let token = StreamToken {
             tenant_id: TenantId::from_uuid(id(0)?),
-            key_id: KeyId::from_uuid(id(16)?),
+            key_id: Some(id(16)?).filter(|id| !id.is_nil()).map(KeyId::from_uuid),
             call_id: CallId::from_uuid(id(32)?),
             expires_at,
         };
@@ -120,7 +121,7 @@ mod tests {
     fn token() -> StreamToken {
         StreamToken {
             tenant_id: TenantId::from_uuid(Uuid::from_u128(1)),
-            key_id: KeyId::from_uuid(Uuid::from_u128(2)),
+            key_id: Some(KeyId::from_uuid(Uuid::from_u128(2))),
             call_id: CallId::from_uuid(Uuid::from_u128(3)),
             expires_at: DateTime::from_timestamp(1_000, 0).expect("in range"),
         }
@@ -146,6 +147,11 @@ mod tests {
         assert_eq!(signer().read_stream_token(&sealed, at(999)), Some(token()));
         assert_eq!(signer().read_stream_token(&sealed, at(1_000)), None);
         assert_eq!(signer().read_cursor("", None, &sealed), None);
+        let without_key = StreamToken { key_id: None, ..token() };
+        assert_eq!(
+            signer().read_stream_token(&signer().stream_token(&without_key), at(999)),
+            Some(without_key)
+        );
     }
 
     proptest! {

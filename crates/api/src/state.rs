@@ -11,6 +11,7 @@ use tools::Catalog;
 use crate::config::ApiConfig;
 use crate::exchange::Exchange;
 use crate::health::Readiness;
+use crate::jwt::{IssuerError, Issuers};
 use crate::metrics::Metrics;
 use crate::service::rates::Rates;
 use crate::service::sessions::PolicyCache;
@@ -33,6 +34,7 @@ pub struct Inner {
     pub(crate) readiness: Readiness,
     pub(crate) shutdown: CancellationToken,
     pub(crate) signer: Signer,
+    pub(crate) issuers: Issuers,
     pub(crate) streams: Streams,
     pub(crate) rates: Rates,
     pub(crate) policies: PolicyCache,
@@ -62,6 +64,9 @@ pub enum ApiError {
     /// The signing key is too short to sign with.
     #[error("the signing key of stream URLs must have at least 32 bytes")]
     SigningKey,
+    /// An issuer of tokens cannot be trusted as it is configured.
+    #[error(transparent)]
+    Issuer(#[from] IssuerError),
     /// A metric of the same name is registered already.
     #[error("metrics cannot be registered: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -96,6 +101,7 @@ impl ApiState {
         metrics.show_tools(&catalog);
         let inner = Inner {
             signer: Signer::new(&config.signing_key),
+            issuers: Issuers::new(&config.issuers)?,
             streams: Streams::new(&config.streams, &metrics),
             document: crate::openapi::document(&catalog).into(),
             rates: Rates::default(),

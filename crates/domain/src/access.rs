@@ -47,7 +47,7 @@ scopes! {
     UsageRead = "usage:read";
     /// See the audit trail.
     AuditRead = "audit:read";
-    /// See and make the tenant's own API keys.
+    /// See, make, replace and revoke the tenant's own API keys and roles.
     KeysWrite = "keys:write";
     /// Everything above tenants: tenants, their keys and policies, hosts. Never given to a tenant's key.
     Operator = "operator";
@@ -80,6 +80,68 @@ impl FromStr for Scope {
 #[error("unknown scope")]
 pub struct UnknownScope;
 
+/// A role that every tenant has. Tenants define further ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum GivenRole {
+    /// Everything of the tenant, its keys and its audit trail included.
+    Admin,
+    /// Works: sessions, calls and what they need.
+    Developer,
+    /// Sees the same and changes nothing.
+    Viewer,
+    /// Sees who did what under which policy, and nothing of the work itself.
+    Auditor,
+}
+
+impl GivenRole {
+    /// Every given role.
+    pub const ALL: &'static [Self] = &[Self::Admin, Self::Developer, Self::Viewer, Self::Auditor];
+
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Developer => "developer",
+            Self::Viewer => "viewer",
+            Self::Auditor => "auditor",
+        }
+    }
+
+    /// What it is for.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Admin => "Everything of the tenant, its keys and its audit trail included.",
+            Self::Developer => "Works: sessions, calls and what they need.",
+            Self::Viewer => "Sees what developers do and changes nothing.",
+            Self::Auditor => "Sees who did what under which policy, and nothing of the work itself.",
+        }
+    }
+
+    /// The role of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|role| role.as_str() == name)
+    }
+
+    /// Its scopes. A new scope is an admin's and a developer's at once, and a viewer's when it only reads.
+    #[must_use]
+    pub fn scopes(self) -> Vec<Scope> {
+        let oversight = [Scope::AuditRead, Scope::KeysWrite];
+        let all = Scope::tenant_default();
+        match self {
+            Self::Admin => all,
+            Self::Developer => all.into_iter().filter(|scope| !oversight.contains(scope)).collect(),
+            Self::Viewer => all
+                .into_iter()
+                .filter(|scope| scope.as_str().ends_with(":read") && !oversight.contains(scope))
+                .collect(),
+            Self::Auditor => vec![Scope::PoliciesRead, Scope::AuditRead],
+        }
+    }
+}
+
 /// Whether a tenant may use the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -104,25 +166,28 @@ impl TenantStatus {
 /// Who did something, for the audit trail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
-    /// The API key; `None` for the service itself and the command line.
+    /// The API key; `None` for the subject of a token, the service itself and the command line.
     pub key_id: Option<KeyId>,
-    /// A name for people: the key's name, `system`, or `cli`.
+    /// A name for people: the key's name, the token's subject, `system`, or `cli`.
     pub name: String,
     /// The address that the request came from.
     pub address: Option<IpAddr>,
+    /// Who vouched for the subject of a token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
 }
 
 impl Principal {
     /// The service itself.
     #[must_use]
     pub fn system() -> Self {
-        Self { key_id: None, name: "system".to_owned(), address: None }
+        Self { key_id: None, name: "system".to_owned(), address: None, issuer: None }
     }
 
     /// An operator at the command line.
     #[must_use]
     pub fn command_line() -> Self {
-        Self { key_id: None, name: "cli".to_owned(), address: None }
+        Self { key_id: None, name: "cli".to_owned(), address: None, issuer: None }
     }
 }
 
@@ -134,6 +199,16 @@ pub struct TenantContext {
     principal: Principal,
     scopes: Vec<Scope>,
     policies: Vec<Policy>,
+    role: Option<RoleGrant>,
+}
+
+/// The role that a credential acts in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoleGrant {
+    /// Its name.
+    pub name: String,
+    /// Its narrowing of policy.
+    pub policy: Option<Policy>,
 }
 
 impl TenantContext {
@@ -146,7 +221,20 @@ impl TenantContext {
         scopes: Vec<Scope>,
         policies: Vec<Policy>,
     ) -> Self {
-        Self { tenant_id, principal, scopes, policies }
+        Self { tenant_id, principal, scopes, policies, role: None }
+    }
+
+    /// The same, acting in a role, whose policy narrows between the tenant's and the key's.
+    #[must_use]
+    pub fn in_role(mut self, role: RoleGrant) -> Self {
+        self.role = Some(role);
+        self
+    }
+
+    /// The role, if the credential has one.
+    #[must_use]
+    pub fn role(&self) -> Option<&RoleGrant> {
+        self.role.as_ref()
     }
 
     /// The tenant.
@@ -197,5 +285,22 @@ impl OperatorContext {
     #[must_use]
     pub fn principal(&self) -> &Principal {
         &self.principal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_roles_are_never_operators_and_viewers_change_nothing() {
+        for role in GivenRole::ALL {
+            assert!(!role.scopes().contains(&Scope::Operator), "{role:?}");
+            assert_eq!(GivenRole::named(role.as_str()), Some(*role));
+        }
+        assert!(GivenRole::Viewer.scopes().iter().all(|scope| scope.as_str().ends_with(":read")));
+        assert!(!GivenRole::Developer.scopes().contains(&Scope::KeysWrite));
+        assert!(!GivenRole::Auditor.scopes().contains(&Scope::CallsRead));
+        assert_eq!(GivenRole::Admin.scopes(), Scope::tenant_default());
     }
 }

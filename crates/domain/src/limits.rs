@@ -31,6 +31,15 @@ pub const FAILED_AUTH_PER_MINUTE: u32 = 120;
 /// Requests of one tenant that one process takes in a minute when no policy says otherwise: far above what its calls could use,
 /// so that only a runaway client meets it.
 pub const REQUESTS_PER_MINUTE: u32 = 120_000;
+/// Longest token of an issuer, in bytes: real ones have one or two thousand, and all of it is hashed before anything is believed.
+pub const TOKEN_BYTES: usize = 8 * 1024;
+/// Longest that a replaced key goes on working, in seconds.
+pub const KEY_OVERLAP_S: u32 = 30 * 86_400;
+/// How long a replaced key goes on working when nobody says, in seconds.
+pub const KEY_OVERLAP_S_DEFAULT: u32 = 86_400;
+/// Output and artifacts that are kept for a tenant when no policy says otherwise, in bytes: the output of 300 calls that each write
+/// all that they may.
+pub const STORED_BYTES: u64 = 20 * 1024 * 1024 * 1024;
 /// Most items in one page of a list.
 pub const PAGE_ITEMS: u32 = 100;
 /// Items in a page when the caller does not say.

@@ -90,6 +90,9 @@ pub struct LimitRules {
     /// Output of a call that is kept, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
+    /// Output and artifacts of the tenant that are kept, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored_bytes: Option<u64>,
     /// Longest idle timeout of a session, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_s: Option<u32>,
@@ -129,6 +132,8 @@ pub struct EffectiveLimits {
     pub timeout_ms: u64,
     /// See [`LimitRules::output_bytes`].
     pub output_bytes: u64,
+    /// See [`LimitRules::stored_bytes`].
+    pub stored_bytes: u64,
     /// See [`LimitRules::idle_timeout_s`].
     pub idle_timeout_s: u32,
     /// See [`LimitRules::lifetime_s`].
@@ -155,6 +160,7 @@ impl Default for EffectiveLimits {
             session_shells: limits::SESSION_SHELLS,
             timeout_ms: limits::TIMEOUT_MS,
             output_bytes: limits::OUTPUT_BYTES,
+            stored_bytes: limits::STORED_BYTES,
             idle_timeout_s: limits::LIFETIME_S,
             lifetime_s: limits::LIFETIME_S,
             cpus: 4.0,
@@ -173,6 +179,8 @@ pub enum Layer {
     Installation,
     /// The tenant's document.
     Tenant,
+    /// The document of the credential's role.
+    Role,
     /// The key's document.
     Key,
     /// The session's document.
@@ -272,6 +280,7 @@ fn layer_name(layer: Layer) -> &'static str {
     match layer {
         Layer::Installation => "installation",
         Layer::Tenant => "tenant",
+        Layer::Role => "role",
         Layer::Key => "API key",
         Layer::Session => "session",
     }
@@ -290,7 +299,7 @@ pub fn effective_limits(layers: &[Layered<'_>]) -> EffectiveLimits {
         let rules = &layered.policy.limits;
         let combine = match layered.layer {
             Layer::Installation => Combine::Replace,
-            Layer::Tenant | Layer::Key | Layer::Session => Combine::Narrow,
+            Layer::Tenant | Layer::Role | Layer::Key | Layer::Session => Combine::Narrow,
         };
         combine.apply(&mut effective.sessions, rules.sessions);
         combine.apply(&mut effective.requests_per_minute, rules.requests_per_minute);
@@ -300,6 +309,7 @@ pub fn effective_limits(layers: &[Layered<'_>]) -> EffectiveLimits {
         combine.apply(&mut effective.session_shells, rules.session_shells);
         combine.apply(&mut effective.timeout_ms, rules.timeout_ms);
         combine.apply(&mut effective.output_bytes, rules.output_bytes);
+        combine.apply(&mut effective.stored_bytes, rules.stored_bytes);
         combine.apply(&mut effective.idle_timeout_s, rules.idle_timeout_s);
         combine.apply(&mut effective.lifetime_s, rules.lifetime_s);
         combine.apply(&mut effective.cpus, rules.cpus);

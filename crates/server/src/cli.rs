@@ -98,6 +98,9 @@ pub enum AdminCommand {
     /// API keys of a tenant.
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Roles of a tenant: names for what keys and tokens may do.
+    #[command(subcommand)]
+    Role(RoleCommand),
     /// Keys above tenants, for the admin endpoints.
     #[command(subcommand)]
     OperatorKey(OperatorKeyCommand),
@@ -143,9 +146,12 @@ pub enum KeyCommand {
         /// A name for people.
         #[arg(long)]
         name: String,
-        /// What it may do; can be repeated. All of a tenant's scopes when left out.
+        /// What it may do; can be repeated. What its role may, or all of a tenant's scopes, when left out.
         #[arg(long = "scope", value_name = "SCOPE", value_parser = scope)]
         scopes: Vec<Scope>,
+        /// Its role: admin, developer, viewer, auditor, or one of the tenant's own.
+        #[arg(long)]
+        role: Option<String>,
         /// Days until it expires; never when left out.
         #[arg(long, value_name = "DAYS")]
         expires_in_days: Option<u32>,
@@ -156,10 +162,68 @@ pub enum KeyCommand {
         #[arg(long)]
         tenant: TenantId,
     },
-    /// Revoke a key: within seconds it opens nothing any more.
+    /// Make a key that takes another's place, and print it, once. Both work for a while.
+    Rotate {
+        /// The tenant.
+        #[arg(long)]
+        tenant: TenantId,
+        /// The key's id.
+        key: KeyId,
+        /// For how long both work.
+        #[command(flatten)]
+        overlap: Overlap,
+    },
+    /// Revoke a key: within seconds it opens nothing any more, and its calls are cancelled.
     Revoke {
         /// The key's id.
         key: KeyId,
+    },
+}
+
+/// How a key is replaced.
+#[derive(Debug, Args)]
+pub struct Overlap {
+    /// Hours that the old key works beside the new one.
+    #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(0..=720))]
+    pub overlap_hours: u32,
+    /// Days until the new key expires; never when left out.
+    #[arg(long, value_name = "DAYS")]
+    pub expires_in_days: Option<u32>,
+}
+
+/// Arguments of `admin role`.
+#[derive(Debug, Subcommand)]
+pub enum RoleCommand {
+    /// List a tenant's roles, the given ones included.
+    List {
+        /// The tenant.
+        #[arg(long)]
+        tenant: TenantId,
+    },
+    /// Make a role of a tenant, or replace it.
+    Put {
+        /// The tenant.
+        #[arg(long)]
+        tenant: TenantId,
+        /// Its name.
+        name: String,
+        /// What it may do; can be repeated.
+        #[arg(long = "scope", value_name = "SCOPE", value_parser = scope, required = true)]
+        scopes: Vec<Scope>,
+        /// What it is for.
+        #[arg(long, default_value = "")]
+        description: String,
+        /// A narrowing of the tenant's policy, as a JSON document; `-` reads standard input.
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
+    },
+    /// Delete a role that no valid key has.
+    Delete {
+        /// The tenant.
+        #[arg(long)]
+        tenant: TenantId,
+        /// Its name.
+        name: String,
     },
 }
 
@@ -171,6 +235,24 @@ pub enum OperatorKeyCommand {
         /// A name for people.
         #[arg(long)]
         name: String,
+        /// Days until it expires; never when left out.
+        #[arg(long, value_name = "DAYS")]
+        expires_in_days: Option<u32>,
+    },
+    /// List the operators' keys, without their secrets.
+    List,
+    /// Make a key that takes another's place, and print it, once. Both work for a while.
+    Rotate {
+        /// The key's id.
+        key: KeyId,
+        /// For how long both work.
+        #[command(flatten)]
+        overlap: Overlap,
+    },
+    /// Revoke a key: within seconds it opens nothing any more.
+    Revoke {
+        /// The key's id.
+        key: KeyId,
     },
 }
 

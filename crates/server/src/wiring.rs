@@ -88,6 +88,7 @@ pub fn api_config(config: &Config) -> Result<ApiConfig> {
         images: server.images.clone(),
         runtime: config.sandbox.runtime.clone(),
         trusted_proxies: server.trusted_proxies.clone(),
+        issuers: config.jwt.issuers()?,
         failed_auth_per_minute: server.failed_auth_per_minute,
         requests: server.requests,
         connections: server.connections,

@@ -1,4 +1,4 @@
-//! Marks of use that need no commit of their own: sessions and keys in use, written together once a second.
+//! Marks of use that need no commit of their own: sessions and keys in use and output that was kept, written together once a second.
 //!
 //! # Design notes
 //!
@@ -6,13 +6,14 @@
 //! other there. A mark that is lost with the process costs at most a second of a session's idle time, and a session with an open or
 //! recent call is never idle anyway.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use domain::{KeyId, SessionId};
 
 use crate::Result;
 use crate::db::Db;
+use crate::stored::add_output;
 
 /// Marks that wait.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +25,7 @@ pub(crate) struct Activity {
 struct Marks {
     sessions: HashSet<SessionId>,
     keys: HashSet<KeyId>,
+    output: HashMap<SessionId, u64>,
 }
 
 impl Activity {
@@ -35,13 +37,23 @@ impl Activity {
         self.locked().keys.insert(id);
     }
 
+    /// Output of a session that is durable now.
+    pub(crate) fn output(&self, id: SessionId, bytes: usize) {
+        if bytes > 0 {
+            *self.locked().output.entry(id).or_default() += bytes as u64;
+        }
+    }
+
     fn locked(&self) -> std::sync::MutexGuard<'_, Marks> {
         self.marks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Writes what waits. Marks of a failed write are dropped.
     pub(crate) async fn write(&self, db: &Db) -> Result<()> {
-        let Marks { sessions, keys } = std::mem::take(&mut *self.locked());
+        let Marks { sessions, keys, output } = std::mem::take(&mut *self.locked());
+        if !output.is_empty() {
+            add_output(db, output).await?;
+        }
         if !sessions.is_empty() {
             let mut ids: Vec<_> = sessions.into_iter().map(SessionId::uuid).collect();
             ids.sort_unstable();

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use domain::access::RoleGrant;
 use domain::policy::Policy;
 use domain::{KeyId, OperatorContext, Principal, Scope, TenantContext, TenantId, TenantStatus};
 use serde_json::json;
@@ -24,13 +25,14 @@ use uuid::Uuid;
 
 use crate::credential::{Digest, Presented};
 use crate::db::read;
-use crate::keys::scopes;
+use crate::keys::{scopes, scopes_of};
+use crate::subjects::granted;
 use crate::{AuditRow, Result, Store, StoreError};
 
 /// How long a positive answer is remembered.
-const REMEMBER: Duration = Duration::from_secs(2);
+pub(crate) const REMEMBER: Duration = Duration::from_secs(2);
 /// Keys that are remembered at once.
-const REMEMBERED: usize = 10_000;
+pub(crate) const REMEMBERED: usize = 10_000;
 /// Refusals that one process records in a minute.
 const REFUSALS_RECORDED: u32 = 30;
 
@@ -61,6 +63,9 @@ pub enum AuthRefusal {
     /// The tenant is suspended (403).
     #[error("the tenant is suspended")]
     TenantSuspended,
+    /// A token that is not valid, and why, for the record.
+    #[error("the token is not valid: {0}")]
+    Token(&'static str),
     /// It could not be checked (503).
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -72,6 +77,7 @@ struct Known {
     key_id: KeyId,
     name: String,
     tenant: Option<(TenantId, Policy)>,
+    role: Option<RoleGrant>,
     scopes: Vec<Scope>,
     policy: Option<Policy>,
     until: Instant,
@@ -172,10 +178,12 @@ impl Store {
         let row = conn
             .optional(
                 sqlx::query(
-                    "SELECT k.id, k.tenant_id, k.name, k.secret_hash, k.scopes, k.policy, k.revoked_at IS NOT NULL AS revoked,
+                    "SELECT k.id, k.tenant_id, k.name, k.secret_hash, k.scopes, k.role, k.policy, k.revoked_at IS NOT NULL AS revoked,
                             coalesce(k.expires_at <= clock_timestamp(), false) AS expired,
-                            t.status, t.policy AS tenant_policy
-                     FROM api_keys k LEFT JOIN tenants t ON t.id = k.tenant_id WHERE k.id = $1",
+                            t.status, t.policy AS tenant_policy, r.scopes AS role_scopes, r.policy AS role_policy
+                     FROM api_keys k LEFT JOIN tenants t ON t.id = k.tenant_id
+                         LEFT JOIN roles r ON r.tenant_id = k.tenant_id AND r.name = k.role
+                     WHERE k.id = $1",
                 )
                 .bind(id.uuid()),
             )
@@ -189,7 +197,14 @@ impl Store {
         locked(&self.auth().known).retain(|_, known| known.key_id != id);
     }
 
-    async fn record_refusal(
+    /// Forgets what is known of a tenant's roles, and of the keys that may have them.
+    pub(crate) fn forget_role(&self, tenant_id: TenantId) {
+        let of_tenant = |known: &Known| known.tenant.as_ref().is_some_and(|(id, _)| *id == tenant_id);
+        locked(&self.auth().known).retain(|_, known| !of_tenant(known));
+        self.standings().forget(tenant_id);
+    }
+
+    pub(crate) async fn record_refusal(
         &self,
         refusal: &AuthRefusal,
         key_id: Option<KeyId>,
@@ -202,6 +217,7 @@ impl Store {
             AuthRefusal::Revoked => "revoked",
             AuthRefusal::Expired => "expired",
             AuthRefusal::TenantSuspended => "tenant_suspended",
+            AuthRefusal::Token(reason) => reason,
             AuthRefusal::Store(_) => return,
         };
         self.db().metrics.auth_refusals.with_label_values(&[reason]).inc();
@@ -214,6 +230,7 @@ impl Store {
             key_id: key_id.filter(|_| tenant_id.is_some()),
             name: "unauthenticated".to_owned(),
             address,
+            issuer: None,
         };
         let row = AuditRow {
             action: "auth.refuse",
@@ -255,11 +272,15 @@ impl AuthMemory {
 
 impl Known {
     fn speak(self, address: Option<IpAddr>) -> Authenticated {
-        let principal = Principal { key_id: Some(self.key_id), name: self.name, address };
+        let principal = Principal { key_id: Some(self.key_id), name: self.name, address, issuer: None };
         match self.tenant {
             Some((tenant_id, tenant_policy)) => {
                 let policies = std::iter::once(tenant_policy).chain(self.policy).collect();
-                Authenticated::Tenant(TenantContext::verified(tenant_id, principal, self.scopes, policies))
+                let context = TenantContext::verified(tenant_id, principal, self.scopes, policies);
+                Authenticated::Tenant(match self.role {
+                    Some(role) => context.in_role(role),
+                    None => context,
+                })
             }
             None => Authenticated::Operator(OperatorContext::verified(principal)),
         }
@@ -279,11 +300,22 @@ fn key_row(row: &PgRow) -> Result<(Vec<u8>, KeyRow), sqlx::Error> {
         Some(id) => Some((id, row.try_get::<Json<Policy>, _>("tenant_policy")?.0)),
         None => None,
     };
+    let role: Option<String> = row.try_get("role")?;
+    let own = scopes(row)?;
+    let scopes = match &role {
+        None => own,
+        Some(name) => {
+            let of_role = row.try_get::<Option<Vec<String>>, _>("role_scopes")?.map(scopes_of).transpose()?;
+            granted(Some(own).filter(|own| !own.is_empty()), Some((name, of_role.as_deref())))
+        }
+    };
+    let role_policy = row.try_get::<Option<Json<Policy>>, _>("role_policy")?.map(|policy| policy.0);
     let known = Known {
         key_id: KeyId::from_uuid(row.try_get("id")?),
         name: row.try_get("name")?,
         tenant,
-        scopes: scopes(row)?,
+        role: role.map(|name| RoleGrant { name, policy: role_policy }),
+        scopes,
         policy: row.try_get::<Option<Json<Policy>>, _>("policy")?.map(|policy| policy.0),
         until: Instant::now() + REMEMBER,
     };

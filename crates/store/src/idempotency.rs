@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use domain::TenantId;
+use domain::{TenantContext, TenantId};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use sqlx::Row;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::Result;
 use crate::db::{Conn, read};
+use crate::{Result, Store};
 
 /// A key with what it was used for. Kept for [`domain::limits::IDEMPOTENCY_KEEP_HOURS`], in the commit that creates.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +104,16 @@ pub(crate) async fn seen(conn: &mut Conn, tenant: TenantId, key: Option<&Idempot
         Some((target, first)) => compare(*target, first, &key.request),
         None => Seen::New,
     })
+}
+
+impl Store {
+    /// Whether an idempotency key has been used already, whatever for.
+    pub async fn was_accepted(&self, context: &TenantContext, key: &Idempotency) -> Result<bool> {
+        let mut conn = self.db().tenant("look up idempotency key", context).await?;
+        let seen = seen(&mut conn, context.tenant_id(), Some(key)).await?;
+        conn.end().await?;
+        Ok(!matches!(seen, Seen::New))
+    }
 }
 
 #[cfg(test)]

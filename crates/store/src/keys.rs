@@ -1,4 +1,4 @@
-//! API keys: made once, shown once, kept as a keyed hash, revoked for good.
+//! API keys: made once, shown once, kept as a keyed hash, replaced with an overlap, revoked for good.
 
 use chrono::{DateTime, Utc};
 use domain::policy::Policy;
@@ -10,19 +10,22 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use uuid::Uuid;
 
+use crate::cancelling::{Cancelled, Withdrawn, withdraw};
 use crate::credential::PlainKey;
-use crate::db::{Conn, Statement, read, unknown_word};
+use crate::db::{Conn, Statement, read, read_found, unknown_word};
 use crate::error::{constraint, translate};
 use crate::json::{storable, storable_text};
+use crate::roles::Keeper;
 use crate::{AuditRow, Listed, Page, Result, Store, StoreError};
 
 const CREATE: &str = "create key";
 const LIST: &str = "list keys";
 const REVOKE: &str = "revoke key";
+const ROTATE: &str = "rotate key";
 
 macro_rules! key_columns {
     () => {
-        "id, tenant_id, name, scopes, policy, created_at, expires_at, revoked_at, last_used_at"
+        "id, tenant_id, name, scopes, role, policy, created_at, expires_at, revoked_at, last_used_at, rotated_to"
     };
 }
 
@@ -35,8 +38,10 @@ pub struct ApiKey {
     pub tenant_id: Option<TenantId>,
     /// A name for people.
     pub name: String,
-    /// What it may do.
+    /// What it may do; with a role and empty, what the role may, else what both may.
     pub scopes: Vec<Scope>,
+    /// Its role, given or the tenant's own.
+    pub role: Option<String>,
     /// Its own narrowing of policy.
     pub policy: Option<Policy>,
     /// When it was created.
@@ -47,6 +52,8 @@ pub struct ApiKey {
     pub revoked_at: Option<DateTime<Utc>>,
     /// When it was last used, to the minute or so.
     pub last_used_at: Option<DateTime<Utc>>,
+    /// The key that took its place.
+    pub rotated_to: Option<KeyId>,
 }
 
 /// A key to be created.
@@ -54,11 +61,22 @@ pub struct ApiKey {
 pub struct NewKey {
     /// 1 to 100 characters.
     pub name: String,
-    /// What it may do; never [`Scope::Operator`].
+    /// What it may do; never [`Scope::Operator`]. Empty with a role: what the role may.
     pub scopes: Vec<Scope>,
+    /// Its role; the caller has checked that there is one of this name.
+    pub role: Option<String>,
     /// Its own narrowing of policy.
     pub policy: Option<Policy>,
     /// When it stops being valid.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+/// How a key is to be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rotation {
+    /// Until when the old key is valid beside the new one.
+    pub old_until: DateTime<Utc>,
+    /// When the new one stops being valid.
     pub expires_at: Option<DateTime<Utc>>,
 }
 
@@ -87,7 +105,8 @@ impl Store {
         name: &str,
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<(ApiKey, PlainKey)> {
-        let new = NewKey { name: name.to_owned(), scopes: vec![Scope::Operator], policy: None, expires_at };
+        let new =
+            NewKey { name: name.to_owned(), scopes: vec![Scope::Operator], expires_at, ..NewKey::default() };
         let conn = self.db().system_transaction(CREATE).await?;
         self.insert_key(conn, operator.principal(), None, new).await
     }
@@ -109,7 +128,101 @@ impl Store {
         listed(conn, Some(context.tenant_id()), page).await
     }
 
-    /// Revokes any key. Every process refuses it within seconds. Revoking twice is no error.
+    /// One key of a keeper's tenant.
+    pub async fn get_key(&self, keeper: Keeper<'_>, id: KeyId) -> Result<ApiKey> {
+        const GET: &str = "get key";
+        let mut conn = self.keeping(GET, keeper).await?;
+        let statement = sqlx::query(concat!(
+            "SELECT ",
+            key_columns!(),
+            " FROM api_keys WHERE id = $1 AND tenant_id = $2"
+        ));
+        let row = conn.optional(statement.bind(id.uuid()).bind(keeper.tenant_id().uuid())).await?;
+        conn.end().await?;
+        read_found(GET, row, key)
+    }
+
+    /// Makes a key that takes another's place, with its name, scopes, role and policy. Both are valid until the old one's time is
+    /// over. [`StoreError::Conflict`] when the old one is not valid any more, or was replaced already.
+    pub async fn rotate_key(
+        &self,
+        keeper: Keeper<'_>,
+        id: KeyId,
+        rotation: Rotation,
+    ) -> Result<(ApiKey, PlainKey)> {
+        let conn = self.keeping(ROTATE, keeper).await?;
+        self.rotate(conn, keeper.principal(), Some(keeper.tenant_id()), id, rotation).await
+    }
+
+    /// The same for a key above tenants.
+    pub async fn rotate_operator_key(
+        &self,
+        operator: &OperatorContext,
+        id: KeyId,
+        rotation: Rotation,
+    ) -> Result<(ApiKey, PlainKey)> {
+        let conn = self.db().system_transaction(ROTATE).await?;
+        self.rotate(conn, operator.principal(), None, id, rotation).await
+    }
+
+    async fn rotate(
+        &self,
+        mut conn: Conn,
+        principal: &Principal,
+        tenant_id: Option<TenantId>,
+        id: KeyId,
+        rotation: Rotation,
+    ) -> Result<(ApiKey, PlainKey)> {
+        let next: KeyId = self.clock().new_id();
+        let plain = PlainKey::generate(next);
+        // The key that is there first gives everything but its secret; its row is locked, so that it is replaced once.
+        let row = conn
+            .optional(
+                sqlx::query(
+                    "SELECT revoked_at IS NULL AND rotated_to IS NULL
+                         AND coalesce(expires_at > clock_timestamp(), true) AS valid
+                     FROM api_keys WHERE id = $1 AND tenant_id IS NOT DISTINCT FROM $2 FOR UPDATE",
+                )
+                .bind(id.uuid())
+                .bind(tenant_id.map(TenantId::uuid)),
+            )
+            .await?;
+        if !read_found(ROTATE, row, |row| row.try_get::<bool, _>("valid"))? {
+            conn.undo().await?;
+            let message = "the key is not valid any more, or was rotated already";
+            return Err(StoreError::Conflict { operation: ROTATE, message });
+        }
+        let row = conn
+            .one(
+                sqlx::query(concat!(
+                    "INSERT INTO api_keys (id, tenant_id, name, secret_hash, scopes, role, policy, expires_at)
+                     SELECT $2, k.tenant_id, k.name, $3, k.scopes, k.role, k.policy, $4 FROM api_keys k WHERE k.id = $1
+                     RETURNING ",
+                    key_columns!()
+                ))
+                .bind(id.uuid())
+                .bind(next.uuid())
+                .bind(self.pepper().hash(&plain).to_vec())
+                .bind(rotation.expires_at),
+            )
+            .await?;
+        conn.execute(
+            sqlx::query(
+                "UPDATE api_keys SET rotated_to = $2, expires_at = least(expires_at, $3) WHERE id = $1",
+            )
+            .bind(id.uuid())
+            .bind(next.uuid())
+            .bind(rotation.old_until),
+        )
+        .await?;
+        let details = json!({"by": next, "until": rotation.old_until});
+        conn.audit(tenant_id, principal, &AuditRow::done("key.rotate", id).details(details)).await?;
+        conn.end().await?;
+        self.forget_key(id);
+        Ok((key(&row).map_err(|error| translate(ROTATE, error))?, plain))
+    }
+
+    /// Revokes any key. Every process refuses it within seconds, and the calls that it made are cancelled. Revoking twice is no error.
     pub async fn revoke_key(&self, operator: &OperatorContext, id: KeyId) -> Result<ApiKey> {
         let conn = self.db().system_transaction(REVOKE).await?;
         let statement = sqlx::query(concat!(
@@ -148,8 +261,8 @@ impl Store {
         let inserted = conn
             .try_one(
                 sqlx::query(concat!(
-                    "INSERT INTO api_keys (id, tenant_id, name, secret_hash, scopes, policy, expires_at)
-                     VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7) RETURNING ",
+                    "INSERT INTO api_keys (id, tenant_id, name, secret_hash, scopes, policy, expires_at, role)
+                     VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8) RETURNING ",
                     key_columns!()
                 ))
                 .bind(id.uuid())
@@ -158,7 +271,8 @@ impl Store {
                 .bind(self.pepper().hash(&plain).to_vec())
                 .bind(scopes)
                 .bind(policy)
-                .bind(new.expires_at),
+                .bind(new.expires_at)
+                .bind(&new.role),
             )
             .await?;
         let row = match inserted {
@@ -168,7 +282,7 @@ impl Store {
                 return Err(refusal(error));
             }
         };
-        let details = json!({"scopes": new.scopes, "expires_at": new.expires_at});
+        let details = json!({"scopes": new.scopes, "role": new.role, "expires_at": new.expires_at});
         conn.audit(tenant_id, principal, &AuditRow::done("key.create", id).details(details)).await?;
         conn.end().await?;
         Ok((key(&row).map_err(|error| translate(CREATE, error))?, plain))
@@ -182,10 +296,15 @@ impl Store {
     ) -> Result<ApiKey> {
         let row = conn.optional(statement).await?;
         let found = row.as_ref().map(key).transpose().map_err(|error| translate(REVOKE, error))?;
+        let mut cancelled = Cancelled::default();
         if let Some(key) = &found {
             conn.audit(key.tenant_id, principal, &AuditRow::done("key.revoke", key.id)).await?;
+            if let Some(tenant_id) = key.tenant_id {
+                cancelled = withdraw(&mut conn, REVOKE, tenant_id, Withdrawn::Key(key.id)).await?;
+            }
         }
         conn.end().await?;
+        cancelled.tell(self.bus());
         let key = found.ok_or(StoreError::NotFound { operation: REVOKE })?;
         self.forget_key(key.id);
         Ok(key)
@@ -226,15 +345,20 @@ fn key(row: &PgRow) -> Result<ApiKey, sqlx::Error> {
         tenant_id: row.try_get::<Option<Uuid>, _>("tenant_id")?.map(TenantId::from_uuid),
         name: row.try_get("name")?,
         scopes: scopes(row)?,
+        role: row.try_get("role")?,
         policy: row.try_get::<Option<Json<Policy>>, _>("policy")?.map(|policy| policy.0),
         created_at: row.try_get("created_at")?,
         expires_at: row.try_get("expires_at")?,
         revoked_at: row.try_get("revoked_at")?,
         last_used_at: row.try_get("last_used_at")?,
+        rotated_to: row.try_get::<Option<Uuid>, _>("rotated_to")?.map(KeyId::from_uuid),
     })
 }
 
 pub(crate) fn scopes(row: &PgRow) -> Result<Vec<Scope>, sqlx::Error> {
-    let words: Vec<String> = row.try_get("scopes")?;
+    scopes_of(row.try_get("scopes")?)
+}
+
+pub(crate) fn scopes_of(words: Vec<String>) -> Result<Vec<Scope>, sqlx::Error> {
     words.iter().map(|word| word.parse().map_err(|_| unknown_word("api_keys.scopes"))).collect()
 }

@@ -10,6 +10,7 @@ mod audit;
 mod auth;
 mod bus;
 mod calls;
+mod cancelling;
 mod clock;
 mod creation;
 mod credential;
@@ -31,10 +32,13 @@ mod ownership;
 mod page;
 mod places;
 mod queue;
+mod roles;
 mod sandboxes;
 mod sessions;
 mod shells;
 mod slots;
+mod stored;
+mod subjects;
 mod takeover;
 mod tenants;
 #[cfg(feature = "testing")]
@@ -59,6 +63,7 @@ pub use audit::{
 pub use auth::{AuthRefusal, Authenticated};
 pub use bus::{Bus, CallChange, CallWatch, Hint, QueueWatch, ShellWatch};
 pub use calls::CallFilter;
+pub use cancelling::CancelReason;
 pub use clock::{Clock, NewId};
 pub use creation::{CreatedSession, NewSession};
 pub use credential::PlainKey;
@@ -66,7 +71,7 @@ pub use error::{Result, StoreError};
 pub use events::{Announce, Appended, EventPage, Fence};
 pub use files::{FileBefore, SeenFile, UndoableFile};
 pub use idempotency::Idempotency;
-pub use keys::{ApiKey, NewKey};
+pub use keys::{ApiKey, NewKey, Rotation};
 pub use maintenance::{Counts, Dropped, Retention};
 pub use migrate::MigrationReport;
 pub use output::{DurableOutput, OutputOwner, OutputRange};
@@ -74,9 +79,12 @@ pub use ownership::{SessionFence, SessionWish};
 pub use page::{Listed, Page};
 pub use places::{SessionPlace, WorkerPlace};
 pub use queue::{ClaimCursor, ClaimRequest, TenantTurn, TenantWaiting};
+pub use roles::{Keeper, NewRole, ROLES, Role};
 pub use sandboxes::{LiveSandbox, LiveSandboxes, NewSandbox, ReservedSandbox};
 pub use sessions::{SessionFilter, SessionPatch};
 pub use shells::{NewShell, ShellEnd, ShellLog};
+pub use stored::TenantUse;
+pub use subjects::TokenSubject;
 pub use takeover::TakenOver;
 pub use tenants::{NewTenant, Tenant};
 pub use usage::{HourFilter, Metered, Refusals, SessionUsage, Usage, UsageGroup, UsageHour};
@@ -86,6 +94,8 @@ use activity::Activity;
 use auth::AuthMemory;
 use credential::Pepper;
 use db::{Db, read_found};
+use stored::StoredMemory;
+use subjects::Standings;
 use writer::Writer;
 
 /// How to reach the database.
@@ -150,6 +160,8 @@ struct Inner {
     writer: Writer,
     activity: Activity,
     auth: AuthMemory,
+    standings: Standings,
+    stored: StoredMemory,
     pepper: Pepper,
     audit_keys: AuditKeys,
     stop: CancellationToken,
@@ -200,6 +212,8 @@ impl Store {
             writer,
             activity,
             auth: AuthMemory::default(),
+            standings: Standings::default(),
+            stored: StoredMemory::default(),
             pepper,
             audit_keys: config.audit.clone(),
             stop,
@@ -252,6 +266,14 @@ impl Store {
 
     pub(crate) fn auth(&self) -> &AuthMemory {
         &self.inner.auth
+    }
+
+    pub(crate) fn stored_memory(&self) -> &StoredMemory {
+        &self.inner.stored
+    }
+
+    pub(crate) fn standings(&self) -> &Standings {
+        &self.inner.standings
     }
 
     pub(crate) fn audit_keys(&self) -> &AuditKeys {

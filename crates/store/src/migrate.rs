@@ -14,6 +14,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "main job", include_str!("../../../migrations/0001_main_job.sql")),
     (2, "files", include_str!("../../../migrations/0002_files.sql")),
     (3, "audit", include_str!("../../../migrations/0003_audit.sql")),
+    (4, "access", include_str!("../../../migrations/0004_access.sql")),
     (6, "capacity", include_str!("../../../migrations/0006_capacity.sql")),
 ];
 

@@ -157,6 +157,7 @@ impl Store {
         if owned.is_none() {
             return Err(StoreError::Stale { operation: OPERATION });
         }
+        self.activity().output(fence.session_id, pieces.iter().map(|piece| piece.bytes.len()).sum());
         self.bus().shell_changed(shell);
         Ok(())
     }

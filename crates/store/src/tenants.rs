@@ -12,6 +12,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::bus::Hint;
+use crate::cancelling::{Cancelled, Withdrawn, withdraw};
 use crate::db::{Conn, read, read_found, unknown_word};
 use crate::error::{constraint, translate};
 use crate::json::{storable, storable_text};
@@ -162,7 +163,8 @@ impl Store {
         read_found(OPERATION, row, tenant)
     }
 
-    /// Suspends or reactivates a tenant. Suspension refuses its keys within seconds and asks its sessions to end.
+    /// Suspends or reactivates a tenant. Suspension refuses its credentials within seconds, cancels its calls and asks its sessions
+    /// to end.
     pub async fn set_tenant_status(
         &self,
         operator: &OperatorContext,
@@ -181,16 +183,19 @@ impl Store {
                 .bind(status.as_str()),
             )
             .await?;
-        let mut ending = Vec::new();
+        let (mut ending, mut cancelled) = (Vec::new(), Cancelled::default());
         if row.is_some() {
             let details = json!({"status": status});
             conn.audit(Some(id), operator.principal(), &AuditRow::done("tenant.status", id).details(details))
                 .await?;
             if status == TenantStatus::Suspended {
+                cancelled = withdraw(&mut conn, OPERATION, id, Withdrawn::Tenant).await?;
                 ending = end_all_sessions(&mut conn, id).await?;
             }
         }
         conn.end().await?;
+        // Calls first: what is cancelled says why, what ends with its session does not.
+        cancelled.tell(self.bus());
         ending.into_iter().for_each(|session| self.bus().hint(Hint::SessionChanged(session)));
         read_found(OPERATION, row, tenant)
     }

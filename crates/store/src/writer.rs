@@ -294,6 +294,7 @@ impl Writer {
                     metrics.events.with_label_values(&[event.kind()]).inc();
                 }
                 self.shared.activity.session(session);
+                self.shared.activity.output(session, op.weight());
                 let _ = reply.send(Ok(appended(at)));
                 self.shared.bus.committed(op.call_id(), op.stored(at));
             }

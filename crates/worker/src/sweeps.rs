@@ -27,11 +27,12 @@ pub(crate) enum Sweep {
     SurplusSlots,
     Limits,
     Journals,
+    StoredBytes,
     Counts,
 }
 
 impl Sweep {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::AuditSeal,
         Self::Usage,
         Self::Partitions,
@@ -43,6 +44,7 @@ impl Sweep {
         Self::SurplusSlots,
         Self::Limits,
         Self::Journals,
+        Self::StoredBytes,
         Self::Counts,
     ];
 
@@ -59,6 +61,7 @@ impl Sweep {
             Self::SurplusSlots => "surplus_slots",
             Self::Limits => "limits",
             Self::Journals => "journals",
+            Self::StoredBytes => "stored_bytes",
             Self::Counts => "counts",
         }
     }
@@ -72,7 +75,7 @@ impl Sweep {
             Self::LostHosts | Self::SurplusSlots | Self::Counts => 10_000,
             Self::Journals => 60_000,
             Self::IdempotencyKeys | Self::RemovedSandboxes | Self::EndedFiles => 600_000,
-            Self::Partitions | Self::Retention => 3_600_000,
+            Self::Partitions | Self::Retention | Self::StoredBytes => 3_600_000,
         })
     }
 
@@ -102,6 +105,9 @@ impl Sweep {
             Self::SurplusSlots => give_back(tenure).await?,
             Self::Limits => refresh_limits(tenure).await?,
             Self::Journals => reconcile(tenure, suspects).await,
+            Self::StoredBytes => {
+                let _ = store.recount_stored(tenure.core.config.retention.events_days).await?;
+            }
             Self::Counts => count(tenure).await?,
         }
         Ok(())

@@ -144,8 +144,8 @@ impl From<Problem> for Refused {
 async fn admit(state: &ApiState, access: Access, parts: &Parts) -> Result<Admitted, Refused> {
     let address = parts.extensions.get::<ClientAddress>().map(|address| address.0);
     let path = parts.uri.path();
-    let credential = match bearer(&parts.headers)? {
-        Some(key) => Credential::key(key, address),
+    let mut credential = match bearer(&parts.headers)? {
+        Some(text) => Credential::bearer(state, text, address),
         None => match (access, token(parts)) {
             (Access::ScopeOrToken(_), Some(token)) => Credential::token(token, address),
             _ => return Err(access::unauthenticated().into()),
@@ -156,7 +156,7 @@ async fn admit(state: &ApiState, access: Access, parts: &Parts) -> Result<Admitt
     if bound.is_some_and(|call| !path.starts_with(&format!("/v1/calls/{call}/"))) {
         return Err(access::unauthenticated().into());
     }
-    let authenticated = access::authenticate(state, &credential).await?;
+    let authenticated = access::authenticate(state, &mut credential).await?;
     let quotas = match &authenticated {
         Authenticated::Tenant(context) => Some(
             rates::take(state, context)

@@ -24,6 +24,7 @@ mod problems;
 mod ranges;
 mod rates;
 mod respond;
+mod roles;
 mod sessions;
 mod shells;
 mod stream_urls;
@@ -57,6 +58,11 @@ use crate::state::{ApiError, ApiState};
 pub(crate) fn operations() -> OpenApiRouter<ApiState> {
     OpenApiRouter::with_openapi(crate::openapi::base())
         .routes(routes!(me::get_me))
+        .routes(routes!(keys::create_own_key, keys::list_own_keys))
+        .routes(routes!(keys::revoke_own_key))
+        .routes(routes!(keys::rotate_own_key))
+        .routes(routes!(roles::list_roles))
+        .routes(routes!(roles::put_role, roles::delete_role))
         .routes(routes!(sessions::create_session, sessions::list_sessions))
         .routes(routes!(sessions::get_session, sessions::patch_session, sessions::delete_session))
         .routes(routes!(sessions::reset_session))
@@ -85,6 +91,9 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(tenants::get_tenant, tenants::patch_tenant))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::revoke_key))
+        .routes(routes!(keys::rotate_key))
+        .routes(routes!(roles::list_tenant_roles))
+        .routes(routes!(roles::put_tenant_role, roles::delete_tenant_role))
         .routes(routes!(health::get_health))
         .routes(routes!(health::get_readiness))
         .routes(routes!(document))

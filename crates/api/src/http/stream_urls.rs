@@ -10,7 +10,7 @@ use super::access::Tenant;
 use super::extract::{Id, IdempotencyKey, Input, Json};
 use crate::json::Checks;
 use crate::problem::Problem;
-use crate::service::access::unauthenticated;
+use crate::service::access::Credential;
 use crate::signature::StreamToken;
 use crate::state::ApiState;
 use crate::wire::stream_urls::{CreateStreamUrl, StreamUrl};
@@ -34,6 +34,7 @@ impl Input for CreateStreamUrl {
 pub(crate) async fn create_stream_url(
     State(state): State<ApiState>,
     Tenant(context): Tenant,
+    credential: Credential,
     Id(call_id): Id<CallId>,
     key: IdempotencyKey,
     body: Json<CreateStreamUrl>,
@@ -41,11 +42,13 @@ pub(crate) async fn create_stream_url(
     key.refuse("each URL is its own, and making another does no harm")?;
     state.store.get_call(&context, call_id).await?;
     let seconds = body.input.expires_in_s.unwrap_or(limits::STREAM_URL_S_DEFAULT);
+    let expires_at = state.store.clock().now() + Duration::seconds(i64::from(seconds));
     let token = StreamToken {
         tenant_id: context.tenant_id(),
-        key_id: context.principal().key_id.ok_or_else(unauthenticated)?,
+        key_id: context.principal().key_id,
         call_id,
-        expires_at: state.store.clock().now() + Duration::seconds(i64::from(seconds)),
+        // Never longer than the credential that makes it.
+        expires_at: credential.until().map_or(expires_at, |until| until.min(expires_at)),
     };
     let url = format!("/v1/calls/{call_id}/events?token={}", state.signer.stream_token(&token));
     let created = StreamUrl { object: "stream_url", call_id, url, expires_at: token.expires_at.into() };

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use domain::{Code, KeyId, OperatorContext, Principal, Scope, TenantContext, TenantId, TenantStatus};
-use store::{ApiKey, AuthRefusal, Authenticated, Page, StoreError};
-use uuid::Uuid;
+use chrono::{DateTime, Utc};
+use domain::{Code, OperatorContext, Principal, Scope, TenantContext, TenantId, TenantStatus};
+use store::{AuthRefusal, Authenticated, Keeper, StoreError};
 
 use super::rates;
 use crate::problem::Problem;
@@ -16,27 +16,40 @@ use crate::state::ApiState;
 pub(crate) struct Credential {
     presented: Presented,
     address: Option<IpAddr>,
+    /// When it stops holding by itself, where it says so.
+    until: Option<DateTime<Utc>>,
 }
 
 #[derive(Clone)]
 enum Presented {
+    /// An API key, or what is shown as one.
     Key(String),
+    /// The token of a signed stream URL.
     Token(String),
+    /// An issuer's token.
+    Jwt(String),
 }
 
 impl Credential {
-    pub(crate) fn key(key: &str, address: Option<IpAddr>) -> Self {
-        Self { presented: Presented::Key(key.to_owned()), address }
+    /// What came as a bearer's: a key, or an issuer's token.
+    pub(crate) fn bearer(state: &ApiState, text: &str, address: Option<IpAddr>) -> Self {
+        let presented = if state.issuers.takes(text) { Presented::Jwt } else { Presented::Key };
+        Self { presented: presented(text.to_owned()), address, until: None }
     }
 
     pub(crate) fn token(token: String, address: Option<IpAddr>) -> Self {
-        Self { presented: Presented::Token(token), address }
+        Self { presented: Presented::Token(token), address, until: None }
     }
 
     fn text(&self) -> &str {
         match &self.presented {
-            Presented::Key(text) | Presented::Token(text) => text,
+            Presented::Key(text) | Presented::Token(text) | Presented::Jwt(text) => text,
         }
+    }
+
+    /// When it stops holding by itself, where it says so.
+    pub(crate) fn until(&self) -> Option<DateTime<Utc>> {
+        self.until
     }
 }
 
@@ -50,19 +63,26 @@ impl std::fmt::Debug for Credential {
 pub(crate) fn unauthenticated() -> Problem {
     Problem::new(
         Code::Unauthenticated,
-        "Send a valid API key as `Authorization: Bearer <key>`. Keys in the query are not accepted.",
+        "Send a valid API key or token as `Authorization: Bearer <key>`. Keys in the query are not accepted.",
     )
 }
 
 /// Who a credential speaks for. Wrong ones are counted by address.
 pub(crate) async fn authenticate(
     state: &ApiState,
-    credential: &Credential,
+    credential: &mut Credential,
 ) -> Result<Authenticated, Problem> {
     rates::admit_address(state, credential.address, credential.text())?;
     let outcome = match &credential.presented {
         Presented::Key(key) => state.store.authenticate(key, credential.address).await,
         Presented::Token(token) => by_token(state, token, credential.address).await,
+        Presented::Jwt(text) => match by_jwt(state, text, credential.address).await {
+            Ok((authenticated, until)) => {
+                credential.until = Some(until);
+                Ok(authenticated)
+            }
+            Err(refusal) => Err(refusal),
+        },
     };
     match outcome {
         Ok(authenticated) => {
@@ -73,7 +93,13 @@ pub(crate) async fn authenticate(
         Err(AuthRefusal::TenantSuspended) => {
             Err(Problem::new(Code::TenantSuspended, "The tenant is suspended. Ask the operator."))
         }
-        Err(AuthRefusal::Malformed | AuthRefusal::Unknown | AuthRefusal::Revoked | AuthRefusal::Expired) => {
+        Err(
+            AuthRefusal::Malformed
+            | AuthRefusal::Unknown
+            | AuthRefusal::Revoked
+            | AuthRefusal::Expired
+            | AuthRefusal::Token(_),
+        ) => {
             rates::failed(state, credential.address, credential.text());
             Err(unauthenticated())
         }
@@ -84,13 +110,12 @@ pub(crate) async fn authenticate(
 pub(crate) async fn still_valid(state: &ApiState, credential: &Credential) -> bool {
     let refusal = match &credential.presented {
         Presented::Key(key) => state.store.authenticate(key, credential.address).await.err(),
+        Presented::Jwt(text) => by_jwt(state, text, credential.address).await.err(),
         // A stream outlives the URL that opened it, but not the key that made the URL.
-        Presented::Token(token) => {
-            match state.signer.read_stream_token(token, chrono::DateTime::<chrono::Utc>::MIN_UTC) {
-                Some(token) => live_key(state, &token, credential.address).await.err(),
-                None => Some(AuthRefusal::Malformed),
-            }
-        }
+        Presented::Token(token) => match state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC) {
+            Some(token) => live_key(state, &token, credential.address).await.err(),
+            None => Some(AuthRefusal::Malformed),
+        },
     };
     matches!(refusal, None | Some(AuthRefusal::Store(_)))
 }
@@ -98,11 +123,25 @@ pub(crate) async fn still_valid(state: &ApiState, credential: &Credential) -> bo
 /// The call that a credential is bound to, when it is a signed token.
 pub(crate) fn bound_call(state: &ApiState, credential: &Credential) -> Option<domain::CallId> {
     match &credential.presented {
-        Presented::Key(_) => None,
-        Presented::Token(token) => state
-            .signer
-            .read_stream_token(token, chrono::DateTime::<chrono::Utc>::MIN_UTC)
-            .map(|token| token.call_id),
+        Presented::Key(_) | Presented::Jwt(_) => None,
+        Presented::Token(token) => {
+            state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC).map(|token| token.call_id)
+        }
+    }
+}
+
+/// The context of an issuer's token, and until when it holds.
+async fn by_jwt(
+    state: &ApiState,
+    text: &str,
+    address: Option<IpAddr>,
+) -> Result<(Authenticated, DateTime<Utc>), AuthRefusal> {
+    match state.issuers.verify(text, state.store.clock().now()).await {
+        Ok(verified) => {
+            let authenticated = state.store.authenticate_subject(&verified.subject, address).await?;
+            Ok((authenticated, verified.until))
+        }
+        Err(reason) => Err(state.store.refuse_token(reason, address).await),
     }
 }
 
@@ -122,28 +161,32 @@ async fn live_key(
     token: &StreamToken,
     address: Option<IpAddr>,
 ) -> Result<TenantContext, AuthRefusal> {
-    let principal = |name: String| Principal { key_id: Some(token.key_id), name, address };
+    let principal = |name: String| Principal { key_id: token.key_id, name, address, issuer: None };
     let reader =
         |name| TenantContext::verified(token.tenant_id, principal(name), vec![Scope::CallsRead], Vec::new());
-    let key = own_key(state, &reader(String::new()), token.key_id).await?.ok_or(AuthRefusal::Unknown)?;
-    if key.revoked_at.is_some() {
-        return Err(AuthRefusal::Revoked);
-    }
-    if key.expires_at.is_some_and(|expires_at| expires_at <= state.store.clock().now()) {
-        return Err(AuthRefusal::Expired);
-    }
+    let name = match token.key_id {
+        Some(id) => {
+            let context = reader(String::new());
+            let key = match state.store.get_key(Keeper::Tenant(&context), id).await {
+                Err(StoreError::NotFound { .. }) => return Err(AuthRefusal::Unknown),
+                found => found?,
+            };
+            if key.revoked_at.is_some() {
+                return Err(AuthRefusal::Revoked);
+            }
+            if key.expires_at.is_some_and(|expires_at| expires_at <= state.store.clock().now()) {
+                return Err(AuthRefusal::Expired);
+            }
+            key.name
+        }
+        // Made with an issuer's token: the URL never holds for longer than that, and nor does what it opened.
+        None if token.expires_at <= state.store.clock().now() => return Err(AuthRefusal::Expired),
+        None => "a stream URL".to_owned(),
+    };
     if tenant_status(state, token.tenant_id).await? == TenantStatus::Suspended {
         return Err(AuthRefusal::TenantSuspended);
     }
-    Ok(reader(key.name))
-}
-
-/// One key of the tenant: the first of the list that begins right behind where it would be.
-async fn own_key(state: &ApiState, context: &TenantContext, id: KeyId) -> Result<Option<ApiKey>, StoreError> {
-    let after = Uuid::from_u128(id.uuid().as_u128().saturating_add(1));
-    let page = Page { limit: 1, after: Some(after) };
-    let listed = state.store.list_own_keys(context, page).await?;
-    Ok(listed.items.into_iter().find(|key| key.id == id))
+    Ok(reader(name))
 }
 
 async fn tenant_status(state: &ApiState, id: TenantId) -> Result<TenantStatus, StoreError> {

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use domain::policy::{Decision, Layered, Question, evaluate};
+use domain::policy::{Decision, EffectiveLimits, Layered, Question, evaluate};
 use domain::{
     Call, CallEnded, CallError, CallId, CallStatus, Code, EndReason, Event, EventBody, QueuePlace, SessionId,
     TenantContext, limits,
@@ -82,6 +82,7 @@ async fn plan(
     checks.finish()?;
     let (call, decision) = decided.ok_or_else(Problem::not_found)?;
     let limits = decision.limits.clone();
+    room_to_store(state, context, &limits, idempotency.as_ref()).await?;
     Ok(Admission {
         context: context.clone(),
         session,
@@ -91,6 +92,23 @@ async fn plan(
         limits,
         idempotency,
     })
+}
+
+/// Whether the tenant may store more. What was accepted before is answered again all the same.
+async fn room_to_store(
+    state: &ApiState,
+    context: &TenantContext,
+    limits: &EffectiveLimits,
+    idempotency: Option<&Idempotency>,
+) -> Result<(), Problem> {
+    let in_use = state.store.stored_bytes(context).await?;
+    if in_use < limits.stored_bytes {
+        return Ok(());
+    }
+    match idempotency {
+        Some(key) if state.store.was_accepted(context, key).await? => Ok(()),
+        Some(_) | None => Err(refusal::stored_bytes(limits.stored_bytes, in_use)),
+    }
 }
 
 /// What policy says of a call, and the call as it would be admitted. `None` when something is wrong, which `checks` then has.

@@ -17,10 +17,12 @@ pub(crate) fn layers<'a>(
     session: Option<&'a Policy>,
 ) -> Vec<Layered<'a>> {
     let mut layers = vec![Layered { layer: Layer::Installation, policy: &state.config.policy }];
-    let of_context = [Layer::Tenant, Layer::Key];
-    layers.extend(
-        of_context.into_iter().zip(context.policies()).map(|(layer, policy)| Layered { layer, policy }),
-    );
+    let mut of_context = context.policies().iter();
+    let tenant = of_context.next().map(|policy| Layered { layer: Layer::Tenant, policy });
+    let role = context.role().and_then(|role| role.policy.as_ref());
+    let role = role.map(|policy| Layered { layer: Layer::Role, policy });
+    let key = of_context.next().map(|policy| Layered { layer: Layer::Key, policy });
+    layers.extend([tenant, role, key].into_iter().flatten());
     layers.extend(session.map(|policy| Layered { layer: Layer::Session, policy }));
     layers
 }

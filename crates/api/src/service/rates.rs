@@ -2,7 +2,8 @@
 //!
 //! # Design notes
 //!
-//! * A tenant's limit is that of installation and tenant; a key's own narrowing makes it a limit of its own. So many keys of one tenant share
+//! * A tenant's limit is that of installation and tenant; the narrowing of a role or a key makes it a limit of each key's (or
+//!   token subject's) own. So many keys of one tenant share
 //!   one quota, and one key cannot use up more than its own.
 //! * A batch takes one for each of its calls: else a limit of requests would be one of a hundred times as many calls.
 //! * An address that presents many wrong credentials is refused before anything is checked, so that guessing costs us nothing. A
@@ -14,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use domain::policy::effective_limits;
+use domain::policy::{Layer, Layered, effective_limits};
 use domain::{Code, KeyId, TenantContext, TenantId};
 use sha2::{Digest as _, Sha256};
 
@@ -32,9 +33,26 @@ const TRUSTED: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     tenants: Buckets<TenantId>,
-    keys: Buckets<KeyId>,
+    callers: Buckets<Caller>,
     failures: Buckets<IpAddr>,
     trusted: Mutex<HashMap<[u8; 32], Instant>>,
+}
+
+/// Whose own limit it is: a key's, or the subject's of an issuer's token.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Caller {
+    Key(KeyId),
+    Subject(TenantId, Option<String>, String),
+}
+
+impl Caller {
+    fn of(context: &TenantContext) -> Self {
+        let principal = context.principal();
+        match principal.key_id {
+            Some(id) => Self::Key(id),
+            None => Self::Subject(context.tenant_id(), principal.issuer.clone(), principal.name.clone()),
+        }
+    }
 }
 
 /// What the caller has left, by the names of the limits.
@@ -44,16 +62,15 @@ pub(crate) struct Quotas(pub(crate) Vec<(&'static str, Quota)>);
 /// Takes one request of the tenant's quota and the key's. What is refused takes of neither. Each call of a batch is a request.
 pub(crate) fn take(state: &ApiState, context: &TenantContext) -> Result<Quotas, (Quotas, Problem)> {
     let (rates, now) = (&state.rates, Instant::now());
-    let all = layers(state, context, None);
-    let of_key = effective_limits(&all).requests_per_minute;
-    let of_tenant = effective_limits(&all[..all.len().min(2)]).requests_per_minute;
+    let (of_tenant, of_key) = limits(state, context);
     let tenant_id = context.tenant_id();
     let mut quotas = Vec::new();
-    if let Some(key_id) = context.principal().key_id.filter(|_| of_key < of_tenant) {
+    if of_key < of_tenant {
+        let caller = Caller::of(context);
         if rates.tenants.look(&tenant_id, of_tenant, now).wait.is_zero() {
-            quotas.push(("key", rates.keys.take(key_id, of_key, now)));
+            quotas.push(("key", rates.callers.take(caller, of_key, now)));
         } else {
-            quotas.push(("key", rates.keys.look(&key_id, of_key, now)));
+            quotas.push(("key", rates.callers.look(&caller, of_key, now)));
         }
     }
     let key_waits = quotas.iter().any(|(_, quota)| !quota.wait.is_zero());
@@ -72,6 +89,26 @@ pub(crate) fn take(state: &ApiState, context: &TenantContext) -> Result<Quotas, 
     let detail =
         format!("{whose} more requests a minute than its policy allows; `RateLimit-Policy` says how many.");
     Err((quotas, refused(detail, wait)))
+}
+
+/// Requests that the caller could make at once.
+pub(crate) fn left(state: &ApiState, context: &TenantContext) -> u32 {
+    let (rates, now) = (&state.rates, Instant::now());
+    let (of_tenant, of_key) = limits(state, context);
+    let tenant = rates.tenants.look(&context.tenant_id(), of_tenant, now).left;
+    if of_key < of_tenant {
+        tenant.min(rates.callers.look(&Caller::of(context), of_key, now).left)
+    } else {
+        tenant
+    }
+}
+
+/// The tenant's limit, and the caller's.
+fn limits(state: &ApiState, context: &TenantContext) -> (u32, u32) {
+    let all = layers(state, context, None);
+    let whole = |layered: &&Layered<'_>| matches!(layered.layer, Layer::Installation | Layer::Tenant);
+    let of_tenant: Vec<_> = all.iter().filter(whole).copied().collect();
+    (effective_limits(&of_tenant).requests_per_minute, effective_limits(&all).requests_per_minute)
 }
 
 /// Refuses an address that has shown too many wrong credentials, unless this one was right a while ago.

@@ -62,6 +62,18 @@ pub(crate) fn session_quota(limit: u32, in_use: u32) -> Problem {
         .with("in_use", in_use)
 }
 
+/// The tenant has stored as much as it may.
+pub(crate) fn stored_bytes(limit: u64, in_use: u64) -> Problem {
+    let detail = format!(
+        "{in_use} of {limit} bytes of output and artifacts are kept. Delete artifacts, or wait until output expires."
+    );
+    Problem::new(Code::QuotaExceeded, detail)
+        .retry_after_ms(60_000)
+        .with("quota", "stored_bytes")
+        .with("limit", limit)
+        .with("in_use", in_use)
+}
+
 fn capital(sentence: &str) -> String {
     let mut chars = sentence.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())

@@ -50,11 +50,13 @@ pub struct AuditSealView {
 /// Who did something.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct AuditPrincipal {
-    /// The API key; null for the service itself and the command line.
+    /// The API key; null for an issuer's token, the service itself and the command line.
     #[schema(value_type = Option<String>)]
     pub key_id: Option<domain::KeyId>,
-    /// The key's name, `system`, or `cli`.
+    /// The key's name, the token's subject, `system`, or `cli`.
     pub name: String,
+    /// Who vouches for the token's subject; null for everybody else.
+    pub issuer: Option<String>,
     /// The address that the request came from.
     pub address: Option<String>,
 }
@@ -64,6 +66,7 @@ impl From<AuditEntry> for AuditEntryView {
         let principal = AuditPrincipal {
             key_id: entry.principal.key_id,
             name: entry.principal.name,
+            issuer: entry.principal.issuer,
             address: entry.principal.address.map(|address| address.to_string()),
         };
         Self {

@@ -23,9 +23,11 @@ pub struct KeyView {
     pub tenant_id: Option<domain::TenantId>,
     /// A name for people.
     pub name: String,
-    /// What it may do.
+    /// What it may do. With a role: empty for all that the role may, else what both may.
     #[schema(value_type = Vec<String>)]
     pub scopes: Vec<domain::Scope>,
+    /// Its role.
+    pub role: Option<String>,
     /// The key's own narrowing of policy.
     #[schema(value_type = Option<Policy>)]
     pub policy: Option<domain::policy::Policy>,
@@ -37,6 +39,9 @@ pub struct KeyView {
     pub revoked_at: Option<Time>,
     /// When it was last used, to within a minute or so.
     pub last_used_at: Option<Time>,
+    /// The key that took its place.
+    #[schema(value_type = Option<String>)]
+    pub rotated_to: Option<domain::KeyId>,
 }
 
 /// A new API key with its secret, which is never shown again.
@@ -58,9 +63,13 @@ pub struct CreateKey {
     /// A name for people.
     #[schema(min_length = 1, max_length = 100)]
     pub name: String,
-    /// What it may do; everything that a tenant may when left out.
+    /// What it may do. When left out: what its role may, else everything that whoever makes it may give.
     #[schema(value_type = Option<Vec<String>>)]
     pub scopes: Option<Vec<domain::Scope>>,
+    /// A role: `admin`, `developer`, `viewer`, `auditor`, or one that the tenant has defined. Its scopes are looked up whenever the key
+    /// is used; with `scopes` too, the key may do what both say.
+    #[schema(max_length = 50)]
+    pub role: Option<String>,
     /// A narrowing of the tenant's policy.
     #[schema(value_type = Option<Policy>)]
     pub policy: Option<domain::policy::Policy>,
@@ -69,9 +78,29 @@ pub struct CreateKey {
     pub expires_at: Option<DateTime<Utc>>,
 }
 
+/// How a key is to be replaced.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(examples(json!({"overlap_s": 86_400})))]
+pub struct RotateKey {
+    /// Seconds that the old key works beside the new one, 0 to 2,592,000 (30 days); 86,400 (a day) when left out.
+    #[schema(minimum = 0, maximum = 2_592_000)]
+    pub overlap_s: Option<u32>,
+    /// When the new key is to stop working by itself.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+impl RotateKey {
+    pub(crate) fn check(&self, checks: &mut Checks) {
+        checks.range("/overlap_s", self.overlap_s, 0..=domain::limits::KEY_OVERLAP_S);
+    }
+}
+
 impl CreateKey {
     pub(crate) fn check(&self, checks: &mut Checks) {
         checks.text("/name", Some(&self.name), 1..=100);
+        checks.text("/role", self.role.as_deref(), 1..=50);
         if let Some(scopes) = &self.scopes {
             if scopes.is_empty() {
                 checks.add(

@@ -20,6 +20,7 @@ pub mod lists;
 pub mod policies;
 pub mod problems;
 pub mod results;
+pub mod roles;
 pub mod sessions;
 pub mod shells;
 pub mod stream_urls;

@@ -81,6 +81,8 @@ pub struct LimitRules {
     pub timeout_ms: Option<u64>,
     /// Output of a call that is kept, in bytes.
     pub output_bytes: Option<u64>,
+    /// Output and artifacts of the tenant that are kept, in bytes.
+    pub stored_bytes: Option<u64>,
     /// Longest idle timeout of a session, in seconds.
     pub idle_timeout_s: Option<u32>,
     /// Longest lifetime of a session, in seconds.
@@ -114,6 +116,8 @@ pub struct EffectiveLimits {
     pub timeout_ms: u64,
     /// Output of a call that is kept, in bytes.
     pub output_bytes: u64,
+    /// Output and artifacts of the tenant that are kept, in bytes.
+    pub stored_bytes: u64,
     /// Longest idle timeout of a session, in seconds.
     pub idle_timeout_s: u32,
     /// Longest lifetime of a session, in seconds.
@@ -136,6 +140,8 @@ pub enum PolicyLayer {
     Installation,
     /// The tenant's document.
     Tenant,
+    /// The document of the credential's role.
+    Role,
     /// The key's document.
     Key,
     /// The session's document.

@@ -90,15 +90,38 @@ pub struct Me {
     /// The tenant; null for an operator.
     #[schema(value_type = Option<String>)]
     pub tenant_id: Option<domain::TenantId>,
-    /// The API key.
+    /// The API key; null for an issuer's token.
     #[schema(value_type = Option<String>)]
     pub key_id: Option<domain::KeyId>,
-    /// The key's name.
+    /// The key's name, or the token's subject.
     pub name: String,
+    /// Who vouches for the token's subject; null for a key.
+    pub issuer: Option<String>,
+    /// The credential's role.
+    pub role: Option<String>,
     /// What it may do.
     #[schema(value_type = Vec<String>)]
     pub scopes: Vec<domain::Scope>,
-    /// Limits of tenant and key; null for an operator.
+    /// When an issuer's token stops holding; null for a key.
+    pub expires_at: Option<Time>,
+    /// Limits of tenant, role and key; null for an operator.
     #[schema(value_type = Option<super::policies::EffectiveLimits>)]
     pub limits: Option<domain::policy::EffectiveLimits>,
+    /// What is left of them; null for an operator.
+    pub left: Option<Left>,
+}
+
+/// What is left of a credential's limits now.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Left {
+    /// Requests that could be made at once.
+    pub requests: u32,
+    /// Sessions that could be created.
+    pub sessions: u64,
+    /// Calls that could start.
+    pub running_calls: u64,
+    /// Calls that could wait.
+    pub queued_calls: u64,
+    /// Bytes of output and artifacts that could be kept.
+    pub stored_bytes: u64,
 }

@@ -63,6 +63,7 @@ fn a_whole_policy_has_the_documented_fields() {
         session_shells: Some(1),
         timeout_ms: Some(1),
         output_bytes: Some(1),
+        stored_bytes: Some(1),
         idle_timeout_s: Some(1),
         lifetime_s: Some(1),
         cpus: Some(1.0),
@@ -92,7 +93,7 @@ fn words_are_those_of_domain() {
     same_words("SizeClass", SizeClass::ALL);
     same_words("Effect", &[domain::Effect::Pure, domain::Effect::Idempotent, domain::Effect::Effectful]);
     same_words("Approval", &[Approval::Auto, Approval::Deny]);
-    same_words("PolicyLayer", &[Layer::Installation, Layer::Tenant, Layer::Key, Layer::Session]);
+    same_words("PolicyLayer", &[Layer::Installation, Layer::Tenant, Layer::Role, Layer::Key, Layer::Session]);
     same_words("ShellStatus", &[domain::ShellStatus::Running, domain::ShellStatus::Exited]);
     same_words("StreamName", &[domain::StreamName::Stdout, domain::StreamName::Stderr]);
     same_words("TenantStatus", &[domain::TenantStatus::Active, domain::TenantStatus::Suspended]);

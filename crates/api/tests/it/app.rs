@@ -64,6 +64,19 @@ impl App {
         Self { base, store, operator, registry, stop, served, database }
     }
 
+    /// Whether there is no service on this database with such settings.
+    pub(crate) async fn refused(database: &TestDatabase, change: impl FnOnce(&mut ApiConfig)) -> bool {
+        let registry = Registry::new();
+        let store = Store::connect(&database.config(), &registry).await.expect("connects");
+        let mut config = ApiConfig { signing_key: vec![9; 32], ..ApiConfig::default() };
+        change(&mut config);
+        let (catalog, stop) = (Arc::new(tools::Catalog::standard()), CancellationToken::new());
+        let ports = Ports { dispatch: Arc::new(NoDispatch), exchange: Arc::new(NoExchange) };
+        let checks = Readiness::new(&store, Vec::new(), stop.clone());
+        let state = ApiState::new(store, catalog, ports, config, &registry, checks, stop);
+        state.is_err()
+    }
+
     /// A tenant with a key that may do everything.
     pub(crate) async fn tenant(&self, name: &str) -> (TenantId, Client) {
         let new = NewTenant { name: name.to_owned(), ..NewTenant::default() };

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, ended_call};
 use crate::client::{Client, Reply};
+use crate::issuer::{Issuer, claims};
 
 /// One operation of the document.
 #[derive(Debug, Clone)]
@@ -60,10 +61,50 @@ impl Operation {
             ("POST", "/v1/sessions/{session_id}/calls/batch") => json!({"calls": [call]}),
             ("POST", "/v1/policies/explain") => json!({"tool": "bash"}),
             ("POST", "/v1/admin/tenants" | "/v1/admin/tenants/{tenant_id}/keys") => json!({"name": "x"}),
+            ("PUT", "/v1/roles/{role}" | "/v1/admin/tenants/{tenant_id}/roles/{role}") => {
+                json!({"scopes": []})
+            }
+            ("POST", "/v1/keys") => json!({"name": "x"}),
             _ => json!({}),
         }
     }
+
+    /// Whose things the path names. A new kind of thing fails here until somebody says whose it is.
+    fn named(&self) -> Vec<Owner> {
+        let placeholders = self.path.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+        placeholders
+            .map(|(name, _)| {
+                let known = OWNERS.iter().find(|(known, _)| *known == name);
+                known.unwrap_or_else(|| panic!("whose is {{{name}}} of {self:?}?")).1
+            })
+            .collect()
+    }
 }
+
+/// Whose the things are that a path names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// A tenant's: nobody else sees that they are there.
+    Tenant,
+    /// A name in the tenant's own world: another's of the same name is another thing.
+    Name,
+    /// The operators'.
+    Operators,
+    /// Everybody's.
+    Everybody,
+}
+
+/// Every placeholder of the document's paths.
+const OWNERS: &[(&str, Owner)] = &[
+    ("session_id", Owner::Tenant),
+    ("call_id", Owner::Tenant),
+    ("shell_id", Owner::Tenant),
+    ("key_id", Owner::Tenant),
+    ("role", Owner::Name),
+    ("tenant_id", Owner::Operators),
+    ("name", Owner::Everybody),
+    ("code", Owner::Everybody),
+];
 
 fn nowhere() -> BTreeMap<&'static str, String> {
     let id = "06b2m8j0v5x3t9q7k1h4c8n2ra";
@@ -76,7 +117,9 @@ fn nowhere() -> BTreeMap<&'static str, String> {
     ]
     .into_iter()
     .map(|(name, prefix)| (name, format!("{prefix}_{id}")))
-    .chain([("name", "bash".to_owned()), ("code", "not_found".to_owned())])
+    .chain(
+        [("name", "bash"), ("code", "not_found"), ("role", "theirs")].map(|(name, id)| (name, id.to_owned())),
+    )
     .collect()
 }
 
@@ -148,20 +191,31 @@ async fn what_is_another_tenants_looks_like_nothing() {
     let app = App::start().await;
     let (_, ours) = app.tenant("ours").await;
     let (theirs_id, theirs) = app.tenant("theirs").await;
+    let role = theirs.request("PUT", "/v1/roles/theirs").json(&json!({"scopes": ["calls:read"]}));
+    theirs.send(role).await.expect(200);
+    let key = theirs.post("/v1/keys", &json!({"name": "x"})).await.expect(201);
     let call_id = ended_call(&app, &theirs, &[b"secret"]).await;
     let session_id = theirs.get(&format!("/v1/calls/{call_id}")).await.expect(200)["session_id"].clone();
     let mut ids = nowhere();
     ids.insert("call_id", call_id);
     ids.insert("session_id", session_id.as_str().expect("an id").to_owned());
     ids.insert("tenant_id", theirs_id.to_string());
-    let of_a_tenant = |operation: &Operation| {
-        operation.path.contains("{session_id}") || operation.path.contains("{call_id}")
-    };
-    for operation in operations(&app).await.iter().filter(|operation| of_a_tenant(operation)) {
+    ids.insert("key_id", key["id"].as_str().expect("an id").to_owned());
+    for operation in operations(&app).await {
+        let owners = operation.named();
+        if owners.contains(&Owner::Name) && !owners.contains(&Owner::Operators) {
+            operation.ask(&ours, &ids).await;
+        }
+        if !owners.contains(&Owner::Tenant) || owners.contains(&Owner::Operators) {
+            continue;
+        }
         let foreign = operation.ask(&ours, &ids).await.problem(404, "not_found");
         let absent = operation.ask(&ours, &nowhere()).await.problem(404, "not_found");
         assert_eq!(foreign["detail"], absent["detail"], "{operation:?}");
     }
+    let roles = theirs.get("/v1/roles").await.expect(200);
+    assert_eq!(roles["data"][4]["scopes"], json!(["calls:read"]), "theirs is as it was");
+    assert!(theirs.with_key(key["key"].as_str().expect("a key")).get("/v1/me").await.status == 200);
     for list in ["/v1/sessions", "/v1/calls"] {
         assert_eq!(ours.get(list).await.expect(200)["data"], json!([]));
     }
@@ -197,6 +251,27 @@ async fn refused_within_seconds(client: &Client, status: u16) {
         }
     };
     tokio::time::timeout(Duration::from_secs(5), refused).await.expect("refused within 5 s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_operation_opens_for_a_suspended_tenant_or_an_expired_token() {
+    let issuer = Issuer::new();
+    let app = App::with(|config| config.issuers = vec![issuer.config()]).await;
+    let (tenant, key) = app.tenant("acme").await;
+    let (suspended, _) = app.tenant("suspended").await;
+    let (_, of_suspended) = app.key(suspended, Scope::tenant_default()).await;
+    app.store.set_tenant_status(&app.operator, suspended, TenantStatus::Suspended).await.expect("suspends");
+    let with = |id: &str, seconds| key.with_key(&issuer.token(&claims(id, seconds)));
+    let expired = with(&tenant.to_string(), -1);
+    let token_of_suspended = with(&suspended.to_string(), 600);
+    with(&tenant.to_string(), 600).get("/v1/me").await.expect(200);
+    let ids = nowhere();
+    for operation in operations(&app).await.iter().filter(|operation| operation.scopes.is_some()) {
+        operation.ask(&expired, &ids).await.problem(401, "unauthenticated");
+        for client in [&of_suspended, &token_of_suspended] {
+            operation.ask(client, &ids).await.problem(403, "tenant_suspended");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

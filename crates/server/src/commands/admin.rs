@@ -1,4 +1,4 @@
-//! `toolhost admin`: tenants and keys. What a script needs is on standard output, alone; words are on standard error.
+//! `toolhost admin`: tenants, roles and keys. What a script needs is on standard output, alone; words are on standard error.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use chrono::{DateTime, TimeDelta, Utc};
 use domain::policy::Policy;
-use domain::{OperatorContext, Principal, Scope, TenantId, TenantStatus};
-use store::{ApiKey, NewKey, NewTenant, Page, Store, Tenant};
+use domain::{KeyId, OperatorContext, Principal, Scope, TenantId, TenantStatus};
+use store::{ApiKey, Keeper, NewKey, NewRole, NewTenant, Page, PlainKey, Rotation, Store, Tenant};
 use uuid::Uuid;
 
 use super::print;
-use crate::cli::{AdminCommand, KeyCommand, OperatorKeyCommand, TenantCommand};
+use crate::cli::{AdminCommand, KeyCommand, OperatorKeyCommand, Overlap, RoleCommand, TenantCommand};
 use crate::config::Config;
 use crate::wiring;
 
@@ -25,11 +25,8 @@ pub(super) async fn run(config: &Config, command: AdminCommand) -> Result<()> {
     let done = match command {
         AdminCommand::Tenant(command) => tenant(&store, &operator, command).await,
         AdminCommand::Key(command) => key(&store, &operator, command).await,
-        AdminCommand::OperatorKey(OperatorKeyCommand::Create { name }) => {
-            let (made, text) = store.create_operator_key(&operator, &name, None).await?;
-            tell_key(&made);
-            print(&format!("{}\n", text.reveal()))
-        }
+        AdminCommand::Role(command) => role(&store, &operator, command).await,
+        AdminCommand::OperatorKey(command) => operator_key(&store, &operator, command).await,
     };
     store.close().await;
     done
@@ -81,41 +78,101 @@ async fn set_status(
 
 async fn key(store: &Store, operator: &OperatorContext, command: KeyCommand) -> Result<()> {
     match command {
-        KeyCommand::Create { tenant, name, scopes, expires_in_days } => {
-            let scopes = if scopes.is_empty() { Scope::tenant_default() } else { scopes };
-            let expires_at = expires_in_days.map(|days| Utc::now() + TimeDelta::days(i64::from(days)));
-            let new = NewKey { name, scopes, policy: None, expires_at };
-            let (made, text) = store.create_key(operator, tenant, new).await?;
-            tell_key(&made);
-            print(&format!("{}\n", text.reveal()))
-        }
-        KeyCommand::List { tenant } => {
-            let mut after = None;
-            loop {
-                let page = store.list_keys(operator, Some(tenant), page(after)).await?;
-                for key in &page.items {
-                    print(&row_of_key(key))?;
-                }
-                after = page.next;
-                if after.is_none() {
-                    return Ok(());
-                }
+        KeyCommand::Create { tenant, name, scopes, role, expires_in_days } => {
+            let keeper = Keeper::Operator(operator, tenant);
+            if let Some(role) = &role {
+                store.get_role(keeper, role).await.with_context(|| format!("the role {role:?}"))?;
             }
+            let all = scopes.is_empty() && role.is_none();
+            let scopes = if all { Scope::tenant_default() } else { scopes };
+            let expires_at = in_days(expires_in_days);
+            let new = NewKey { name, scopes, role, policy: None, expires_at };
+            show_key(store.create_key(operator, tenant, new).await?)
         }
-        KeyCommand::Revoke { key } => {
-            store.revoke_key(operator, key).await?;
-            eprintln!("revoked {key}; every process refuses it within seconds");
+        KeyCommand::List { tenant } => list_keys(store, operator, Some(tenant)).await,
+        KeyCommand::Rotate { tenant, key, overlap } => {
+            show_key(store.rotate_key(Keeper::Operator(operator, tenant), key, rotation(&overlap)).await?)
+        }
+        KeyCommand::Revoke { key } => revoke(store, operator, key).await,
+    }
+}
+
+async fn operator_key(store: &Store, operator: &OperatorContext, command: OperatorKeyCommand) -> Result<()> {
+    match command {
+        OperatorKeyCommand::Create { name, expires_in_days } => {
+            show_key(store.create_operator_key(operator, &name, in_days(expires_in_days)).await?)
+        }
+        OperatorKeyCommand::List => list_keys(store, operator, None).await,
+        OperatorKeyCommand::Rotate { key, overlap } => {
+            show_key(store.rotate_operator_key(operator, key, rotation(&overlap)).await?)
+        }
+        OperatorKeyCommand::Revoke { key } => revoke(store, operator, key).await,
+    }
+}
+
+async fn role(store: &Store, operator: &OperatorContext, command: RoleCommand) -> Result<()> {
+    match command {
+        RoleCommand::List { tenant } => {
+            for role in store.list_roles(Keeper::Operator(operator, tenant)).await? {
+                let scopes: Vec<_> = role.scopes.iter().map(|scope| scope.as_str()).collect();
+                let kind = if role.given { "given" } else { "own" };
+                print(&format!("{}\t{kind}\t{}\t{}\n", role.name, scopes.join(","), role.description))?;
+            }
+            Ok(())
+        }
+        RoleCommand::Put { tenant, name, scopes, description, policy } => {
+            let policy = policy.as_deref().map(read_policy).transpose()?;
+            let new = NewRole { description, scopes, policy };
+            store.put_role(Keeper::Operator(operator, tenant), &name, new).await?;
+            eprintln!("set the role {name:?}; it holds within seconds");
+            Ok(())
+        }
+        RoleCommand::Delete { tenant, name } => {
+            store.delete_role(Keeper::Operator(operator, tenant), &name).await?;
+            eprintln!("deleted the role {name:?}");
             Ok(())
         }
     }
 }
 
-fn page(after: Option<Uuid>) -> Page {
-    Page { limit: domain::limits::PAGE_ITEMS, after }
+async fn list_keys(store: &Store, operator: &OperatorContext, tenant: Option<TenantId>) -> Result<()> {
+    let mut after = None;
+    loop {
+        let page = store.list_keys(operator, tenant, page(after)).await?;
+        for key in &page.items {
+            print(&row_of_key(key))?;
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
 }
 
-fn tell_key(key: &ApiKey) {
-    eprintln!("created the key {} ({:?}); it is shown this once:", key.id, key.name);
+async fn revoke(store: &Store, operator: &OperatorContext, key: KeyId) -> Result<()> {
+    store.revoke_key(operator, key).await?;
+    eprintln!("revoked {key}; every process refuses it within seconds");
+    Ok(())
+}
+
+fn in_days(days: Option<u32>) -> Option<DateTime<Utc>> {
+    days.map(|days| Utc::now() + TimeDelta::days(i64::from(days)))
+}
+
+fn rotation(overlap: &Overlap) -> Rotation {
+    Rotation {
+        old_until: Utc::now() + TimeDelta::hours(i64::from(overlap.overlap_hours)),
+        expires_at: in_days(overlap.expires_in_days),
+    }
+}
+
+fn show_key((made, text): (ApiKey, PlainKey)) -> Result<()> {
+    eprintln!("created the key {} ({:?}); it is shown this once:", made.id, made.name);
+    print(&format!("{}\n", text.reveal()))
+}
+
+fn page(after: Option<Uuid>) -> Page {
+    Page { limit: domain::limits::PAGE_ITEMS, after }
 }
 
 fn row_of_tenant(tenant: &Tenant) -> String {
@@ -128,7 +185,8 @@ fn row_of_key(key: &ApiKey) -> String {
         (None, Some(at)) if at <= Utc::now() => "expired",
         (None, _) => "valid",
     };
-    let scopes: Vec<_> = key.scopes.iter().map(|scope| scope.as_str()).collect();
+    let role = key.role.iter().map(|role| format!("role={role}"));
+    let scopes: Vec<_> = role.chain(key.scopes.iter().map(|scope| scope.as_str().to_owned())).collect();
     format!(
         "{}\t{state}\texpires {}\tused {}\t{}\t{}\n",
         key.id,

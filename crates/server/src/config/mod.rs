@@ -3,6 +3,7 @@
 //! What a key means is written once, in [`mod@reference`]; this module holds the shapes. Nothing here reads files or
 //! the environment, that is [`load`].
 
+mod jwt;
 pub mod load;
 pub mod reference;
 mod secret;
@@ -13,6 +14,7 @@ use domain::limits;
 use domain::policy::Policy;
 use serde::{Deserialize, Serialize};
 
+pub use jwt::{JwtAlgorithm, JwtConfig, JwtIssuer, JwtKey};
 pub use secret::Secret;
 
 /// The whole tree.
@@ -29,6 +31,8 @@ pub struct Config {
     pub database: DatabaseConfig,
     /// API keys.
     pub keys: KeysConfig,
+    /// Tokens of issuers.
+    pub jwt: JwtConfig,
     /// Signed stream URLs.
     pub stream_url: StreamUrlConfig,
     /// The audit trail.

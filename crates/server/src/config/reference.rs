@@ -104,6 +104,10 @@ pub const SETTINGS: &[Setting] = &[
         "keys.pepper",
         "The secret under which API keys are hashed, at least 32 characters, the same in every process. Changing it invalidates every key. `toolhost dev` makes one.",
     ),
+    value(
+        "jwt.issuers",
+        "Whose tokens are taken: a list of `{issuer, audience, keys?, jwks_url?, jwks_algorithms?, jwks_refresh_s? (300), jwks_least_interval_s? (30), tenants?, tenant_claim? (\"tenant_id\"), scope_claim? (\"scope\"), role_claim? (\"role\"), leeway_s? (30)}`. `keys` are `{kid?, algorithm, secret or pem or pem_file}`; algorithms are `HS256`, `RS256`, `ES256` and `EdDSA`.",
+    ),
     secret(
         "stream_url.signing_key",
         "The secret that signs stream URLs, at least 32 characters, the same in every API process. Changing it invalidates the URLs given out. `toolhost dev` makes one.",
@@ -197,6 +201,10 @@ pub const SETTINGS: &[Setting] = &[
     value(
         "policy.limits.output_bytes",
         "Output of one call that is kept. Otherwise 64 MiB, which is also the most.",
+    ),
+    value(
+        "policy.limits.stored_bytes",
+        "Output and artifacts of one tenant that are kept, in bytes. Beyond it new calls are refused. Otherwise 20 GiB.",
     ),
     value("policy.limits.idle_timeout_s", "Longest idle timeout of a session. Otherwise a week."),
     value(

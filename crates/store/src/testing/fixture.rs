@@ -24,7 +24,7 @@ pub fn operator() -> OperatorContext {
 pub async fn tenant(store: &Store, name: &str) -> Result<TenantContext> {
     let new = NewTenant { name: name.to_owned(), ..NewTenant::default() };
     let tenant = store.create_tenant(&operator(), new).await?;
-    let principal = Principal { key_id: None, name: name.to_owned(), address: None };
+    let principal = Principal { key_id: None, name: name.to_owned(), address: None, issuer: None };
     Ok(TenantContext::verified(tenant.id, principal, Scope::tenant_default(), vec![tenant.policy]))
 }
 

@@ -116,6 +116,21 @@ pub(crate) fn start(tenure: &Arc<Tenure>, call: Call, slot: Slot, how: Start) {
     });
 }
 
+/// When somebody else than the caller wished the call's end (its key was revoked, say), it says so. What cannot be read now is left out.
+async fn say_who_wished(facts: &Facts, outcome: &mut Outcome) {
+    if !matches!(outcome.ended.reason, EndReason::Cancelled | EndReason::SessionEnded) {
+        return;
+    }
+    if let Ok(Some(reason)) = facts.tenure.store().cancel_reason(facts.call.id).await {
+        if let Some(evidence) = outcome.ended.evidence.as_object_mut() {
+            evidence.insert("cause".to_owned(), reason.cause.into());
+        }
+        if let Some(error) = &mut outcome.error {
+            reason.message.clone_into(&mut error.message);
+        }
+    }
+}
+
 async fn run(facts: &Arc<Facts>) {
     let tenure = &facts.tenure;
     let began = Instant::now();
@@ -130,6 +145,9 @@ async fn run(facts: &Arc<Facts>) {
         }
     };
     let Report::End(mut outcome) = report else { return };
+    if facts.running.cause().is_some() {
+        say_who_wished(facts, &mut outcome).await;
+    }
     outcome.usage = facts.usage(began.elapsed());
     facts.log.end_output(None);
     if finish(tenure, facts, *outcome).await {

@@ -1,0 +1,110 @@
+//! Tokens of issuers that the operator trusts (RFC 7519): who they speak for, and that they are genuine. Knows no database.
+//!
+//! # Design notes
+//!
+//! * The algorithm belongs to the key. A token's header only has to agree with it, so `none` and an RSA key used as an HMAC secret
+//!   find no key at all. What a header says about where a key lies (`jku`, `x5u`, `jwk`, `x5c`) is refused, not followed.
+//! * Header and claims are read by our own strict parser first (size, depth, duplicate names); `jsonwebtoken` reads keys, `ring` checks
+//!   signatures. Claims are judged after the signature, by the database's clock.
+//! * `exp`, `aud`, `iss`, `sub` and a tenant are required. A token can never be an operator's.
+//! * Every refusal is the same 401 to its bearer. The reason is one of a closed list, for the audit trail.
+
+mod claims;
+mod config;
+mod fetch;
+mod jwks;
+mod key;
+mod token;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use store::TokenSubject;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use config::{IssuerConfig, IssuerError, IssuerKey, JwksConfig, KeyMaterial, TokenAlgorithm};
+
+use self::jwks::Jwks;
+use self::key::Key;
+use self::token::Token;
+
+/// Why a token is refused, in a word for the record.
+pub(crate) type Refusal = &'static str;
+
+/// A token that is genuine and holds now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verified {
+    pub(crate) subject: TokenSubject,
+    /// When it stops holding, leeway included.
+    pub(crate) until: DateTime<Utc>,
+}
+
+/// Everybody whose tokens are taken.
+#[derive(Debug, Default)]
+pub(crate) struct Issuers {
+    all: Vec<Issuer>,
+}
+
+#[derive(Debug)]
+struct Issuer {
+    config: IssuerConfig,
+    keys: Vec<Key>,
+    jwks: Option<Arc<Jwks>>,
+}
+
+impl Issuers {
+    pub(crate) fn new(configs: &[IssuerConfig]) -> Result<Self, IssuerError> {
+        let mut all: Vec<Issuer> = Vec::new();
+        for config in configs {
+            config.check()?;
+            if all.iter().any(|issuer| issuer.config.issuer == config.issuer) {
+                return Err(config.error("is configured twice"));
+            }
+            let keys = config.keys.iter().map(|given| Key::given(config, given)).collect::<Result<_, _>>()?;
+            let jwks = config.jwks.as_ref().map(|jwks| Jwks::new(config, jwks)).transpose()?;
+            all.push(Issuer { config: config.clone(), keys, jwks: jwks.map(Arc::new) });
+        }
+        Ok(Self { all })
+    }
+
+    /// Whether a text is to be taken for a token: somebody's tokens are taken, and it has their form.
+    pub(crate) fn takes(&self, text: &str) -> bool {
+        !self.all.is_empty() && !text.starts_with("th_") && text.contains('.')
+    }
+
+    /// Keeps the key sets fresh until `stop`.
+    pub(crate) fn keep_fresh(&self, tasks: &TaskTracker, stop: &CancellationToken) {
+        for jwks in self.all.iter().filter_map(|issuer| issuer.jwks.clone()) {
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = jwks.keep_fresh() => {}
+                }
+            });
+        }
+    }
+
+    /// Who a token speaks for at this time.
+    pub(crate) async fn verify(&self, text: &str, now: DateTime<Utc>) -> Result<Verified, Refusal> {
+        let token = Token::parse(text)?;
+        let named = token.issuer()?;
+        let issuer = self.all.iter().find(|issuer| issuer.config.issuer == named);
+        let issuer = issuer.ok_or("token_issuer")?;
+        issuer.check_signature(&token).await?;
+        claims::check(&issuer.config, &token.claims, now)
+    }
+}
+
+impl Issuer {
+    async fn check_signature(&self, token: &Token<'_>) -> Result<(), Refusal> {
+        let Some(jwks) = &self.jwks else { return token.check_signature(&self.keys) };
+        let known = || self.keys.iter().cloned().chain(jwks.keys().iter().cloned()).collect::<Vec<_>>();
+        match token.check_signature(&known()) {
+            // It may be a key that came a moment ago.
+            Err("token_key") if jwks.look_again().await => token.check_signature(&known()),
+            checked => checked,
+        }
+    }
+}
