@@ -276,3 +276,43 @@ async fn the_trail_is_sealed_while_the_service_works_and_verified_by_command() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_revoked_key_or_a_suspended_tenant_runs_is_ended_and_says_why() {
+    Host::test(&[], async |host| {
+        let tenant = host.tenant("acme")?;
+        let owner = &tenant.client;
+        let created =
+            owner.post("/v1/keys", &json!({"name": "worker", "role": "developer"})).await?.expect(201)?;
+        let worker = owner.with_key(created["key"].as_str().context("a key")?);
+        let session = worker.session(json!({})).await?;
+        let begin = async |client: &Client| -> Result<String> {
+            let call = client.submit(&session, "bash", json!({"command": "echo begun; sleep 4251"})).await?;
+            Follower::new(client, &call).until(|event| event.event == "call.output").await?;
+            Ok(call)
+        };
+        let (theirs, ours) = (begin(&worker).await?, begin(owner).await?);
+        owner.delete(&format!("/v1/keys/{}", id_of(&created)?)).await?.expect(200)?;
+        let ended = owner.ended(&theirs).await?;
+        ensure!(
+            ended["status"] == "cancelled" && ended["ended"]["evidence"]["cause"] == "key_revoked",
+            "{ended:#}"
+        );
+        ensure!(owner.call(&ours).await?["status"] == "running", "the tenant's other calls go on");
+        host.cli(&["admin", "tenant", "suspend", &tenant.id])?;
+        wait::until("a suspended tenant is refused", || async {
+            Ok(owner.get("/v1/me").await?.status == 403)
+        })
+        .await?;
+        host.cli(&["admin", "tenant", "activate", &tenant.id])?;
+        wait::until("an active tenant is served", || async { Ok(owner.get("/v1/me").await?.status == 200) })
+            .await?;
+        let ended = owner.ended(&ours).await?;
+        ensure!(
+            ended["status"] == "cancelled" && ended["ended"]["evidence"]["cause"] == "tenant_suspended",
+            "{ended:#}"
+        );
+        Ok(())
+    })
+    .await;
+}
