@@ -233,6 +233,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("internal", "The way of bytes from any API process to the worker that has a session."),
     ("database", "Postgres, the only store."),
     ("keys", "API keys."),
+    ("jwt", "Tokens (JWT) of issuers that this installation trusts; see [security.md](security.md#tokens)."),
     ("stream_url", "Signed stream URLs, for clients that cannot send headers."),
     ("audit", "The audit trail, which is chained and signed."),
     ("worker", "What a process that runs calls does."),
