@@ -25,6 +25,22 @@ pub(crate) fn access_files_as(uid: u32) -> nix::Result<()> {
     }
 }
 
+/// Does something as the tool where it makes files, on the calling thread alone, and takes root's identity back. As in
+/// [`access_files_as`], real and saved uid stay 0.
+pub(crate) fn as_owner_of_files<T>(uid: u32, work: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
+    const KEEP: i64 = -1;
+    let uid = i64::from(uid);
+    // SAFETY: the raw calls change the credentials of this thread alone and take no pointers.
+    unsafe {
+        check(libc::syscall(libc::SYS_setresgid, KEEP, uid, KEEP))?;
+        let taken = check(libc::syscall(libc::SYS_setresuid, KEEP, uid, KEEP));
+        let done = taken.and_then(|()| work());
+        let back = check(libc::syscall(libc::SYS_setresuid, KEEP, 0_i64, KEEP))
+            .and_then(|()| check(libc::syscall(libc::SYS_setresgid, KEEP, 0_i64, KEEP)));
+        back.and(done)
+    }
+}
+
 /// Kills every process of `uid` in this pid namespace, in one pass that no fork escapes, by becoming that uid on the
 /// calling thread for the moment. The saved uid stays 0, so that the way back is open.
 pub(crate) fn kill_everything_of(uid: u32) -> nix::Result<()> {
@@ -130,6 +146,20 @@ pub(crate) fn fork() -> nix::Result<nix::unistd::ForkResult> {
 pub(crate) fn prctl(option: i32, value: u64) -> nix::Result<()> {
     // SAFETY: only called with options that take a number.
     check(unsafe { libc::prctl(option, value, 0_u64, 0_u64, 0_u64) }.into())
+}
+
+/// Whether a process can adopt the orphans below it. Asked of a child: the first process always can.
+pub(crate) fn has_subreapers() -> bool {
+    match fork() {
+        Ok(nix::unistd::ForkResult::Child) => {
+            exit_now(i32::from(prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err()));
+        }
+        Ok(nix::unistd::ForkResult::Parent { child }) => {
+            let ended = nix::sys::wait::waitpid(child, None);
+            !matches!(ended, Ok(nix::sys::wait::WaitStatus::Exited(_, 1)))
+        }
+        Err(_) => true,
+    }
 }
 
 /// Names this process in `/proc`.

@@ -29,8 +29,8 @@ pub(crate) const KILL_BUDGET: Duration = Duration::from_secs(2);
 /// How long after the last resort an operation may still wait for its tree (a process in an uninterruptible sleep).
 pub(crate) const RESET_BUDGET: Duration = Duration::from_secs(3);
 /// How long a released warm shell may take to confirm (a tool may have stopped it); then it is ended and a fresh one
-/// takes over.
-pub(crate) const WARM_CONFIRM: Duration = Duration::from_millis(500);
+/// takes over. Far beyond what a busy host takes: one that confirms while it is being ended is a command killed.
+pub(crate) const WARM_CONFIRM: Duration = Duration::from_secs(3);
 /// Rest after the last operation before a warm shell is started, so that refilling does not compete with work.
 pub(crate) const WARM_REST: Duration = Duration::from_millis(1);
 /// Pause after a warm shell died before it was used, so that a tool that kills them costs no CPU.

@@ -12,6 +12,7 @@ mod link;
 mod log;
 mod operation;
 mod process;
+mod relay;
 mod warm;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ fn main() {
     let mut arguments = std::env::args_os().skip(1);
     let is_init = std::process::id() == 1;
     let link = match (arguments.next(), arguments.next()) {
+        // Asked for by the worker through the engine, beside the daemon.
+        (Some(mode), None) if mode == "relay" && !is_init => relay(),
         // Only for trying it outside a sandbox: in one, nobody but the design says where the worker listens.
         (Some(option), Some(path)) if option == "--link" && !is_init => PathBuf::from(path),
         (None, None) => Path::new(protocol::LINK_DIR).join(protocol::LINK_SOCKET),
@@ -48,6 +51,18 @@ fn main() {
     let outcome = daemon::Daemon::new(link).and_then(daemon::Daemon::run);
     if let Err(errno) = outcome {
         fatal(errno.desc());
+    }
+}
+
+/// Carries bytes between the worker and the daemon where the two can share no socket. Never returns.
+fn relay() -> ! {
+    if kernel::prctl(nix::libc::PR_SET_DUMPABLE, 0).is_err() {
+        fatal("cannot hide its memory from the sandbox");
+    }
+    kernel::tame_allocator();
+    match relay::run(&Path::new(protocol::LINK_DIR).join(protocol::LINK_SOCKET)) {
+        Ok(()) => std::process::exit(0),
+        Err(error) => fatal(&error.to_string()),
     }
 }
 

@@ -24,6 +24,9 @@ pub struct Config {
     pub runtime: String,
     /// Runtimes that sessions may name. Default `runc` alone.
     pub runtimes: Vec<String>,
+    /// Runtimes that are gVisor, by the names that the engine has for them: their sandboxes share no unix socket
+    /// with this host, so that their agents are reached over the engine. Default `runsc`.
+    pub gvisor_runtimes: Vec<String>,
     /// Sandboxes that wait for a claim. Default: one small one of the default image.
     pub pool: Vec<PoolEntry>,
     /// Creations at a time that refill the pool. Default 1.
@@ -84,6 +87,7 @@ impl Default for Config {
             image: "toolhost/sandbox:latest".to_owned(),
             runtime: "runc".to_owned(),
             runtimes: vec!["runc".to_owned()],
+            gvisor_runtimes: vec!["runsc".to_owned()],
             pool: vec![PoolEntry { image: None, size: SizeClass::Small, runtime: None, count: 1 }],
             refill_parallel: 1,
             create_parallel: 4,

@@ -19,13 +19,13 @@ pub use config::{Config, PoolEntry, WorkspaceMode};
 pub use driver::docker::DockerDriver;
 pub use driver::{
     Container, ContainerEvent, ContainerEventKind, ContainerState, Driver, EngineInfo, Identity, Image,
-    InvalidWorkspaceName, ObservedContainer, ObservedWorkspace, SandboxSpec, Workspace, WorkspaceKind,
-    WorkspaceName,
+    InvalidWorkspaceName, LinkKind, LinkPlace, ObservedContainer, ObservedWorkspace, RelayStream,
+    SandboxSpec, Workspace, WorkspaceKind, WorkspaceName,
 };
 pub use error::{EngineError, LedgerError, LinkError, SandboxError};
 pub use gone::{Gone, GoneReason};
 pub use ledger::{Ledger, Live, LiveRow, Reserve, Reserved};
-pub use link::{AgentClient, ExecEvent, ExecStream, FileContent, Link, Terms};
+pub use link::{AgentClient, Dial, ExecEvent, ExecStream, FileContent, Link, Terms};
 pub use metrics::Metrics;
 pub use sandbox::{Facts, Origin, Sandbox};
 pub use sandboxes::{AcquireRequest, Action, Adoption, Observed, Sandboxes, WorkspaceFate, reconcile};

@@ -95,6 +95,9 @@ impl Daemon {
     pub(super) fn ended(&mut self, id: OperationId) {
         self.disconnect(id);
         self.active.remove(&id);
+        if !self.has_subreapers && self.active.is_empty() {
+            self.sweep_at = Some(Instant::now());
+        }
         self.warm.rest(Instant::now());
         let Some(operation) = self.operations.get_mut(&id) else { return };
         if let Phase::Draining(exit, _) = &mut operation.phase {

@@ -34,11 +34,11 @@ impl Daemon {
     }
 
     /// Reaps whatever has ended. Everything below a supervisor is its own to reap, so a stranger here means that a
-    /// supervisor has died before its tree.
+    /// supervisor has died before its tree; without subreapers, any orphan.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = kernel::reap_one() {
             let was_supervisor = self.supervisors.remove(&pid);
-            if !was_supervisor || nix::libc::WIFSIGNALED(status) {
+            if self.has_subreapers && (!was_supervisor || nix::libc::WIFSIGNALED(status)) {
                 self.sweep_at = Some(Instant::now());
             }
         }
@@ -47,6 +47,11 @@ impl Daemon {
     /// Kills what belongs to no supervisor, until nothing does.
     pub(super) fn sweep_strays(&mut self, now: Instant) {
         if self.sweep_at.is_none_or(|at| now < at) {
+            return;
+        }
+        // Without subreapers, nobody knows whose they are while anything runs: the last operation's end asks again.
+        if !self.has_subreapers && !self.active.is_empty() {
+            self.sweep_at = None;
             return;
         }
         let strays = tree::strays(nix::unistd::getpid().as_raw(), &self.supervisors);

@@ -140,6 +140,8 @@ pub(crate) struct Daemon {
     /// When to look for processes whose supervisor died.
     sweep_at: Option<Instant>,
     control_group: ControlGroup,
+    /// Supervisors are handed the orphans of their commands; else the agent is.
+    has_subreapers: bool,
     scratch: Vec<u8>,
     stopping: bool,
 }
@@ -183,6 +185,7 @@ impl Daemon {
             supervisors: HashSet::new(),
             sweep_at: None,
             control_group: ControlGroup::open(),
+            has_subreapers: kernel::has_subreapers(),
             scratch: vec![0; SCRATCH_BYTES],
             stopping: false,
         };

@@ -109,8 +109,12 @@ impl Connections {
 /// A pipe that belongs to the tool, so that a command may open `/dev/stderr`.
 fn pipe_of(uid: u32) -> nix::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
-    fchown(&read, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
-    Ok((read, write))
+    match fchown(&read, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))) {
+        Ok(()) => Ok((read, write)),
+        // gVisor gives a pipe to whoever makes it, for ever.
+        Err(nix::Error::EPERM) => kernel::as_owner_of_files(uid, || pipe2(OFlag::O_CLOEXEC)),
+        Err(errno) => Err(errno),
+    }
 }
 
 fn nonblocking(fd: &impl AsFd) -> nix::Result<()> {

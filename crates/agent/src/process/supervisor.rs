@@ -10,6 +10,8 @@
 //! costs one `waitpid` and no look at `/proc`.
 //! *Left to finish by itself first*: when a command has ended and something of it still runs (`> >(tee log)`), that has
 //! the grace to end by itself; then it gets SIGTERM and SIGCONT, the grace again, and SIGKILL.
+//! *Where the kernel knows no subreapers* (an old gVisor), orphans go to the agent. Those that kept the command's session
+//! are found by it; what left both parent and session belongs to nobody, and ends when the sandbox has nothing to do.
 //! *Scan and kill, round after round*: stopping the tree first was tried against setsid and double-fork bombs and did
 //! not converge; killing did, 75 of 75 times.
 
@@ -28,6 +30,8 @@ use super::launch::Launch;
 use super::tree;
 use crate::{kernel, limits};
 
+/// The rest of one who is told of no child's end.
+const ORPHANS_REST: Duration = Duration::from_millis(20);
 /// Rests between two rounds of the same phase; a child's end cuts them short.
 const KILL_REST: Duration = Duration::from_millis(2);
 const STUCK_REST: Duration = Duration::from_millis(50);
@@ -49,6 +53,8 @@ enum Phase {
 struct Supervisor {
     control: RawFd,
     command: Pid,
+    /// The command's session, where orphans have to be looked for in it.
+    session: Option<i32>,
     status: Option<i32>,
     phase: Phase,
     grace: Duration,
@@ -62,10 +68,7 @@ pub(crate) fn run(launch: &Launch, ends: &Ends, control: RawFd, gate: RawFd, gra
     // Refusals are survivable: without them a supervisor outlives a dying agent, or shows more in /proc.
     let _ = kernel::prctl(nix::libc::PR_SET_PDEATHSIG, nix::libc::SIGKILL as u64);
     let _ = kernel::prctl(nix::libc::PR_SET_DUMPABLE, 0);
-    if let Err(errno) = kernel::prctl(nix::libc::PR_SET_CHILD_SUBREAPER, 1) {
-        child::fail(gate, Stage::Identity, errno);
-        kernel::exit_now(1);
-    }
+    let adopts = kernel::prctl(nix::libc::PR_SET_CHILD_SUBREAPER, 1).is_ok();
     kernel::listen_for_children();
     let command = match kernel::fork() {
         Ok(ForkResult::Child) => child::run(launch, ends),
@@ -83,6 +86,8 @@ pub(crate) fn run(launch: &Launch, ends: &Ends, control: RawFd, gate: RawFd, gra
     let mut supervisor = Supervisor {
         control: CONTROL,
         command,
+        // The command makes a session of its own.
+        session: (!adopts).then_some(command.as_raw()),
         status: None,
         phase: Phase::Running,
         grace,
@@ -118,7 +123,8 @@ impl Supervisor {
         match self.phase {
             Phase::Running => None,
             Phase::Lingering(until) | Phase::Terminating(until) => {
-                Some(until.saturating_duration_since(Instant::now()))
+                let rest = until.saturating_duration_since(Instant::now());
+                Some(if self.session.is_some() { rest.min(ORPHANS_REST) } else { rest })
             }
             Phase::Killing(_) => Some(KILL_REST),
             Phase::Stuck(_) => Some(STUCK_REST),
@@ -151,7 +157,7 @@ impl Supervisor {
 
     /// Asks everything to end. Returns how many there were.
     fn terminate(&mut self, grace: Duration) -> usize {
-        let pids = tree::descendants(nix::unistd::getpid().as_raw());
+        let pids = self.descendants();
         tree::signal_all(&pids, Signal::SIGTERM);
         tree::signal_all(&pids, Signal::SIGCONT);
         self.phase = Phase::Terminating(Instant::now() + grace);
@@ -159,7 +165,15 @@ impl Supervisor {
     }
 
     fn kill_round(&self) {
-        tree::signal_all(&tree::descendants(nix::unistd::getpid().as_raw()), Signal::SIGKILL);
+        tree::signal_all(&self.descendants(), Signal::SIGKILL);
+    }
+
+    fn descendants(&self) -> Vec<i32> {
+        let own = nix::unistd::getpid().as_raw();
+        match self.session {
+            Some(session) => tree::descendants_and_session(own, session),
+            None => tree::descendants(own),
+        }
     }
 
     fn obey(&mut self) {
@@ -192,7 +206,7 @@ impl Supervisor {
         if self.status.is_none() && kill(Pid::from_raw(-self.command.as_raw()), signal).is_ok() {
             return;
         }
-        tree::signal_all(&tree::descendants(nix::unistd::getpid().as_raw()), signal);
+        tree::signal_all(&self.descendants(), signal);
     }
 
     fn reap(&mut self) -> Tree {
@@ -205,7 +219,8 @@ impl Supervisor {
                 }
                 Ok(None) => return Tree::Living,
                 Err(Errno::EINTR) => {}
-                Err(_) => return Tree::Gone,
+                Err(_) if self.session.is_none() || self.descendants().is_empty() => return Tree::Gone,
+                Err(_) => return Tree::Living,
             }
         }
     }

@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 struct Process {
     parent: i32,
     pid: i32,
+    session: i32,
     zombie: bool,
 }
 
@@ -35,7 +36,8 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    Some(Process { parent, pid, zombie: state == "Z" || state == "X" })
+    let session = fields.nth(1)?.parse().ok()?;
+    Some(Process { parent, pid, session, zombie: state == "Z" || state == "X" })
 }
 
 fn table() -> Vec<Process> {
@@ -51,6 +53,20 @@ fn table() -> Vec<Process> {
 /// Every living descendant of `root`, nearest first. Zombies are walked through and left out: they hold nothing.
 pub(crate) fn descendants(root: i32) -> Vec<i32> {
     below(&table(), vec![root])
+}
+
+/// Every living process of an operation where orphans are not handed to its supervisor: what is below `root`, and the
+/// orphans that are still in the command's session, with what is below them.
+pub(crate) fn descendants_and_session(root: i32, session: i32) -> Vec<i32> {
+    let table = table();
+    let mut living = below(&table, vec![root]);
+    let members = table.iter().filter(|p| p.session == session && !p.zombie && !living.contains(&p.pid));
+    let orphans: Vec<i32> = members.map(|p| p.pid).collect();
+    living.extend(&orphans);
+    living.extend(below(&table, orphans));
+    living.sort_unstable();
+    living.dedup();
+    living
 }
 
 /// Living processes below `root` that belong to none of the supervisors: those of a supervisor that died.
@@ -107,8 +123,8 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
-        let process = parse_stat(7, b"7 (a) S 1) Z 42 7 7 0").expect("parses");
-        assert_eq!(process, Process { parent: 42, pid: 7, zombie: true });
+        let process = parse_stat(7, b"7 (a) S 1) Z 42 8 7 0").expect("parses");
+        assert_eq!(process, Process { parent: 42, pid: 7, session: 7, zombie: true });
     }
 
     #[test]

@@ -5,12 +5,14 @@ pub(crate) mod docker;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
 use domain::{HostId, Resources, SandboxId};
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::EngineError;
 
@@ -143,6 +145,38 @@ pub struct Image {
     pub env: BTreeMap<String, String>,
 }
 
+/// How the agents of a runtime are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkKind {
+    /// Over a unix socket of the worker's that is mounted into the sandbox.
+    Socket,
+    /// Over a byte stream of the engine's to a relay in the sandbox: [`Driver::relay`].
+    Relay,
+}
+
+/// What lies at [`protocol::LINK_DIR`] in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkPlace {
+    /// The folder of the host that holds the worker's socket, read-only.
+    Folder(PathBuf),
+    /// A folder of the sandbox's own, in which the relay puts a socket.
+    Inside,
+}
+
+/// The worker's end of a byte stream to an agent's relay. Dropping it ends the relay.
+pub struct RelayStream {
+    /// What the agent says.
+    pub reader: Pin<Box<dyn AsyncRead + Send>>,
+    /// What is said to it.
+    pub writer: Pin<Box<dyn AsyncWrite + Send>>,
+}
+
+impl fmt::Debug for RelayStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayStream").finish_non_exhaustive()
+    }
+}
+
 /// Everything that a container is made from. Nothing in it is secret.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
@@ -160,8 +194,8 @@ pub struct SandboxSpec {
     pub tool_uid: u32,
     /// Its workspace, made before.
     pub workspace: WorkspaceName,
-    /// Folder of the host that holds the worker's socket, mounted read-only at [`protocol::LINK_DIR`].
-    pub link_dir: PathBuf,
+    /// How its agent is reached.
+    pub link: LinkPlace,
     /// Generated `/etc/passwd`.
     pub passwd: PathBuf,
     /// Generated `/etc/group`.
@@ -241,6 +275,12 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Makes ready what all sandboxes share (the agent's volume), with the help of an image that exists.
     async fn prepare(&self, image: &str) -> Result<(), EngineError>;
+
+    /// How the agents of sandboxes with this runtime are reached. The same for the whole life of a sandbox.
+    fn link_kind(&self, runtime: &str) -> LinkKind;
+
+    /// A new byte stream to the agent of a running container whose link is a relay.
+    async fn relay(&self, container_id: &str) -> Result<RelayStream, EngineError>;
 
     /// Creates and starts a container. What it made is removed again when it fails.
     async fn create(&self, spec: &SandboxSpec) -> Result<Container, EngineError>;

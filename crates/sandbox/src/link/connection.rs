@@ -10,8 +10,7 @@ use protocol::{
     AgentError, Decoder, ErrorCode, Frame, FrameKind, MAX_FRAME_BYTES, OUTPUT_FRAME_BYTES, Reply, Request,
     SILENCE_LIMIT_MS, StreamId,
 };
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -220,8 +219,8 @@ impl Drop for Stream {
 pub(super) async fn run(
     connection: &Arc<Connection>,
     driven: Driven,
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    reader: impl AsyncRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
     decoder: Decoder,
 ) -> Result<(), LinkError> {
     let result = tokio::select! {
@@ -235,7 +234,7 @@ pub(super) async fn run(
 
 async fn read(
     connection: &Connection,
-    mut reader: OwnedReadHalf,
+    mut reader: impl AsyncRead + Unpin,
     mut decoder: Decoder,
 ) -> Result<(), LinkError> {
     loop {
@@ -248,7 +247,7 @@ async fn read(
 
 /// Reads more bytes into the decoder.
 pub(super) async fn fill(
-    reader: &mut OwnedReadHalf,
+    reader: &mut (impl AsyncRead + Unpin),
     decoder: &mut Decoder,
     limit: Duration,
 ) -> Result<(), LinkError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use protocol::{Decoder, FrameKind, Hello, Welcome, encode};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
@@ -12,12 +12,12 @@ use tokio::time::timeout;
 use super::connection::fill;
 use super::{Closed, Shared};
 
-/// Time that a whole greeting may take.
+/// Time that a whole greeting on a socket may take.
 const GREETING_LIMIT: Duration = Duration::from_secs(3);
 
-pub(super) struct Greeted {
-    pub(super) reader: OwnedReadHalf,
-    pub(super) writer: OwnedWriteHalf,
+pub(super) struct Greeted<R, W> {
+    pub(super) reader: R,
+    pub(super) writer: W,
     pub(super) decoder: Decoder,
 }
 
@@ -28,19 +28,46 @@ pub(super) enum Refused {
     Over(Closed),
 }
 
-pub(super) async fn greet(socket: UnixStream, shared: &Shared) -> Result<Greeted, Refused> {
+/// Greets who has dialled the worker's socket.
+pub(super) async fn greet_socket(
+    socket: UnixStream,
+    shared: &Shared,
+) -> Result<Greeted<OwnedReadHalf, OwnedWriteHalf>, Refused> {
     // The folder keeps tools away; should one get here all the same, its uid gives it away.
     match socket.peer_cred() {
         Ok(peer) if peer.uid() == shared.terms.tool_uid => return Err(Refused::Peer("a tool dialled")),
         Ok(_) | Err(_) => {}
     }
-    timeout(GREETING_LIMIT, exchange(socket, shared))
+    let (reader, writer) = socket.into_split();
+    greet(reader, writer, shared, GREETING_LIMIT).await
+}
+
+/// Greets an agent on any byte stream that only an agent can be at the other end of.
+pub(super) async fn greet<R, W>(
+    reader: R,
+    writer: W,
+    shared: &Shared,
+    limit: Duration,
+) -> Result<Greeted<R, W>, Refused>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    timeout(limit, exchange(reader, writer, shared, limit))
         .await
         .unwrap_or(Err(Refused::Peer("it did not greet in time")))
 }
 
-async fn exchange(socket: UnixStream, shared: &Shared) -> Result<Greeted, Refused> {
-    let (mut reader, mut writer) = socket.into_split();
+async fn exchange<R, W>(
+    mut reader: R,
+    mut writer: W,
+    shared: &Shared,
+    limit: Duration,
+) -> Result<Greeted<R, W>, Refused>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
     let mut decoder = Decoder::default();
     let frame = loop {
         match decoder.next_frame() {
@@ -48,7 +75,7 @@ async fn exchange(socket: UnixStream, shared: &Shared) -> Result<Greeted, Refuse
             Ok(None) => {}
             Err(_) => return Err(Refused::Peer("its first bytes are no frame")),
         }
-        fill(&mut reader, &mut decoder, GREETING_LIMIT)
+        fill(&mut reader, &mut decoder, limit)
             .await
             .map_err(|_| Refused::Peer("it went away before greeting"))?;
     };

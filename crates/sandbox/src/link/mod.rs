@@ -1,4 +1,5 @@
-//! The worker's end of a sandbox's socket: it listens, the agent dials and redials, the newest connection counts.
+//! The worker's end of a sandbox's link: it listens on a socket (or opens streams to a relay beside the agent), the agent
+//! dials and redials, the newest connection counts.
 //!
 //! # Design notes
 //!
@@ -13,6 +14,7 @@
 
 mod client;
 mod connection;
+mod dial;
 mod exec;
 mod handshake;
 mod inbox;
@@ -27,15 +29,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use client::{AgentClient, FileContent};
+pub use dial::Dial;
 pub use exec::{ExecEvent, ExecStream};
 
 use crate::{LinkError, Metrics};
 use connection::Connection;
+use handshake::{Greeted, Refused};
 
 /// Connections of one sandbox that may be greeting at the same time.
 const GREETING: usize = 4;
@@ -102,6 +107,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    fn new(terms: Terms, metrics: Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            boot_id: watch::Sender::new(terms.boot_id.clone()),
+            agent_version: watch::Sender::new(None),
+            terms,
+            state: watch::Sender::new(LinkState::Waiting),
+            stop: CancellationToken::new(),
+            metrics,
+        })
+    }
+
     pub(crate) fn subscribe(&self) -> watch::Receiver<LinkState> {
         self.state.subscribe()
     }
@@ -138,7 +154,7 @@ impl Shared {
     }
 }
 
-/// One sandbox's listening socket. Dropping it closes the connection; the agent keeps its operations and goes on dialling.
+/// One sandbox's link: a listening socket, or streams to a relay. Dropping it closes the connection; the agent keeps its operations and goes on dialling.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -151,16 +167,18 @@ impl Link {
     /// When the folder is not there or the socket cannot be made.
     pub fn bind(dir: &Path, terms: Terms, metrics: Metrics) -> io::Result<Self> {
         let listener = listen(dir)?;
-        let shared = Arc::new(Shared {
-            boot_id: watch::Sender::new(terms.boot_id.clone()),
-            agent_version: watch::Sender::new(None),
-            terms,
-            state: watch::Sender::new(LinkState::Waiting),
-            stop: CancellationToken::new(),
-            metrics,
-        });
+        let shared = Shared::new(terms, metrics);
         tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { shared })
+    }
+
+    /// Opens byte streams to the agent's relay, one after the other, for as long as the link lasts. Call it on a
+    /// runtime.
+    #[must_use]
+    pub fn over_relay(dial: Dial, terms: Terms, metrics: Metrics) -> Self {
+        let shared = Shared::new(terms, metrics);
+        tokio::spawn(dial::keep(dial, Arc::clone(&shared)));
+        Self { shared }
     }
 
     /// The verbs over this link.
@@ -231,22 +249,35 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
             continue;
         };
         let Ok(permit) = Arc::clone(&greeting).try_acquire_owned() else { continue };
-        tokio::spawn(serve(socket, Arc::clone(&shared), permit));
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let greeted = handshake::greet_socket(socket, &shared).await;
+            drop(permit);
+            serve(greeted, &shared).await;
+        });
     }
 }
 
-async fn serve(socket: UnixStream, shared: Arc<Shared>, permit: tokio::sync::OwnedSemaphorePermit) {
-    let greeted = match handshake::greet(socket, &shared).await {
+/// Carries one connection from its greeting to its end. True when it was greeted.
+async fn serve<R, W>(greeted: Result<Greeted<R, W>, Refused>, shared: &Shared) -> bool
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let greeted = match greeted {
         Ok(greeted) => greeted,
-        Err(handshake::Refused::Over(closed)) => return shared.close(closed),
-        Err(handshake::Refused::Peer(why)) => {
-            return tracing::warn!(why, "an agent's connection was refused");
+        Err(Refused::Over(closed)) => {
+            shared.close(closed);
+            return false;
+        }
+        Err(Refused::Peer(why)) => {
+            tracing::warn!(why, "an agent's connection was refused");
+            return false;
         }
     };
-    drop(permit);
     let (connection, driven) = Connection::new();
-    if !become_current(&shared, &connection) {
-        return;
+    if !become_current(shared, &connection) {
+        return true;
     }
     shared.metrics.agents_connected.inc();
     let result = connection::run(&connection, driven, greeted.reader, greeted.writer, greeted.decoder).await;
@@ -262,6 +293,7 @@ async fn serve(socket: UnixStream, shared: Arc<Shared>, permit: tokio::sync::Own
         }
         LinkState::Connected(_) | LinkState::Waiting | LinkState::Closed(_) => false,
     });
+    true
 }
 
 /// The newest connection takes the place of the one before, whose streams end.

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::{FrameKind, HEARTBEAT_INTERVAL_MS, StreamId, encode, encode_data};
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::OwnedWriteHalf;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -37,7 +36,7 @@ pub(super) struct Driven {
 }
 
 /// Sends what waits, and a heartbeat every second.
-pub(super) async fn write(driven: Driven, mut writer: OwnedWriteHalf) -> Result<(), LinkError> {
+pub(super) async fn write(driven: Driven, mut writer: impl AsyncWrite + Unpin) -> Result<(), LinkError> {
     let Driven { mut outgoing, mut control } = driven;
     let mut heartbeat = interval(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
     heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);

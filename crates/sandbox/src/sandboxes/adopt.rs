@@ -43,7 +43,7 @@ pub(super) async fn adopt(core: &Arc<Core>, adoption: Adoption) -> Result<Sandbo
         warm_shells: core.config.warm_shells,
         boot_id: card.boot_id.clone(),
     };
-    let link = launch::bind(core, &folder, terms)?;
+    let link = launch::link(core, &folder, &adoption.runtime, &adoption.container_id, terms)?;
     dialled(core, &adoption, &link).await?;
     let card = Card { boot_id: link.boot_id(), ..card };
     write(&folder, &card)?;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{Resources, SizeClass};
+use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use super::core::Core;
 use super::folders::{Card, Folder};
 use super::remove;
-use crate::driver::{Container, ContainerState, Image, SandboxSpec};
+use crate::driver::{Container, ContainerState, Image, LinkKind, LinkPlace, SandboxSpec};
 use crate::ledger::{Reserve, Reserved};
 use crate::sandbox::{Facts, Sandbox};
 use crate::{EngineError, Gone, GoneReason, Link, LinkError, SandboxError, Terms, Workspace, WorkspaceName};
@@ -87,7 +88,11 @@ async fn make(
         warm_shells: core.config.warm_shells,
         boot_id: None,
     };
-    let link = bind(core, &folder, terms)?;
+    // A socket is there before the agent looks for it; a relay needs a container to be started in.
+    let (place, socket) = match core.driver.link_kind(&plan.runtime) {
+        LinkKind::Socket => (LinkPlace::Folder(folder.link()), Some(bind(core, &folder, terms.clone())?)),
+        LinkKind::Relay => (LinkPlace::Inside, None),
+    };
     let workspace = ready_workspace(core, plan, image, reserved).await?;
     let spec = SandboxSpec {
         sandbox_id,
@@ -97,11 +102,12 @@ async fn make(
         resources: plan.resources,
         tool_uid,
         workspace: workspace.name.clone(),
-        link_dir: folder.link(),
+        link: place,
         passwd: folder.passwd(),
         group: folder.group(),
     };
     let container = core.driver.create(&spec).await?;
+    let link = socket.unwrap_or_else(|| over_relay(core, &container.id, terms));
     connected(core, &link, &container).await?;
     let card = Card { epoch, boot_id: link.boot_id(), image_id: image.id.clone(), env: image.env.clone() };
     folder.write_card(&card).map_err(EngineError::host("note the agent's boot"))?;
@@ -120,7 +126,30 @@ async fn make(
     Ok(core.hold(facts, link))
 }
 
-pub(super) fn bind(core: &Core, folder: &Folder, terms: Terms) -> Result<Link, EngineError> {
+/// The link to the agent of a running container that has none of its own making.
+pub(super) fn link(
+    core: &Core,
+    folder: &Folder,
+    runtime: &str,
+    container_id: &str,
+    terms: Terms,
+) -> Result<Link, EngineError> {
+    match core.driver.link_kind(runtime) {
+        LinkKind::Socket => bind(core, folder, terms),
+        LinkKind::Relay => Ok(over_relay(core, container_id, terms)),
+    }
+}
+
+fn over_relay(core: &Core, container_id: &str, terms: Terms) -> Link {
+    let (driver, container_id) = (Arc::clone(&core.driver), container_id.to_owned());
+    let dial = Box::new(move || {
+        let (driver, container_id) = (Arc::clone(&driver), container_id.clone());
+        async move { driver.relay(&container_id).await }.boxed()
+    });
+    Link::over_relay(dial, terms, core.metrics.clone())
+}
+
+fn bind(core: &Core, folder: &Folder, terms: Terms) -> Result<Link, EngineError> {
     Link::bind(&folder.link(), terms, core.metrics.clone()).map_err(EngineError::host("listen for an agent"))
 }
 

@@ -58,6 +58,14 @@ pub(super) async fn watch(core: Arc<Core>, inner: Weak<Inner>) {
     core.pool.wake();
 }
 
+/// What a look at the container showed.
+enum Look {
+    Gone(Gone),
+    Lives,
+    /// The engine did not answer.
+    Unknown,
+}
+
 struct Watcher {
     container_id: String,
     driver: Arc<dyn Driver>,
@@ -98,14 +106,17 @@ impl Watcher {
                 }
             }
             let away = away_since.map(|since| since.elapsed());
-            if let Some(gone) = self.look(away).await {
-                return Some(gone);
+            match self.look(away).await {
+                Look::Gone(gone) => return Some(gone),
+                Look::Lives => {}
+                // Without the engine there are no relays: the agent has from then on.
+                Look::Unknown => away_since = away_since.map(|_| Instant::now()),
             }
             look_at = Instant::now() + if away.is_some() { LOOK_DISCONNECTED } else { LOOK_CONNECTED };
         }
     }
 
-    async fn look(&self, away: Option<Duration>) -> Option<Gone> {
+    async fn look(&self, away: Option<Duration>) -> Look {
         let mut state = self.driver.inspect(&self.container_id).await;
         if matches!(state, Ok(ContainerState::Exited { .. })) && !self.signs.killed.load(Ordering::Acquire) {
             sleep(SECOND_LOOK).await;
@@ -113,11 +124,11 @@ impl Watcher {
         }
         match state {
             Ok(ContainerState::Gone) => {
-                Some(Gone::because(GoneReason::ContainerGone).with("container", "removed"))
+                Look::Gone(Gone::because(GoneReason::ContainerGone).with("container", "removed"))
             }
             Ok(ContainerState::Exited { exit_code, oom_killed, .. }) => {
                 let reason = reason(self.signs.killed.load(Ordering::Acquire), exit_code, oom_killed);
-                Some(
+                Look::Gone(
                     Gone::because(reason)
                         .with("container", "exited")
                         .with("exit_code", exit_code)
@@ -125,8 +136,8 @@ impl Watcher {
                 )
             }
             Ok(ContainerState::Running | ContainerState::Created) => {
-                let away = away.filter(|away| *away >= AWAY_LIMIT)?;
-                Some(
+                let Some(away) = away.filter(|away| *away >= AWAY_LIMIT) else { return Look::Lives };
+                Look::Gone(
                     Gone::because(GoneReason::AgentGone)
                         .with("container", "running")
                         .with("away_ms", away.as_millis() as u64),
@@ -137,7 +148,7 @@ impl Watcher {
                     error = &error as &dyn std::error::Error,
                     "a container could not be looked at"
                 );
-                None
+                Look::Unknown
             }
         }
     }

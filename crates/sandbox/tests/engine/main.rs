@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+/// What the sandboxes of these tests run on.
+pub(crate) const RUNTIME: &str = "runc";
+
 mod faults;
 mod life;
 mod profile;

@@ -17,6 +17,8 @@ use sandbox::{
 };
 use uuid::Uuid;
 
+use crate::RUNTIME;
+
 pub(crate) const IMAGE: &str = "toolhost/sandbox:latest";
 
 /// Rows in memory.
@@ -111,11 +113,18 @@ impl Rig {
             docker(&["image", "inspect", "--format", "ok", IMAGE]).is_ok(),
             "there is no image {IMAGE} (make sandbox-image builds it), or no engine answers"
         );
+        let runtimes = docker(&["info", "--format", "{{json .Runtimes}}"]).unwrap();
+        assert!(
+            runtimes.contains(&format!("\"{RUNTIME}\"")),
+            "the engine has no runtime {RUNTIME}: deploy/host/gvisor.sh installs and registers gVisor"
+        );
         let place = tempfile::tempdir().unwrap();
         let mut config = Config {
             runtime_dir: place.path().join("run"),
             state_dir: place.path().join("state"),
             agent_path,
+            runtime: RUNTIME.to_owned(),
+            runtimes: vec![RUNTIME.to_owned()],
             pool: Vec::new(),
             reconcile_s: 3_600,
             orphan_grace_s: 0,
@@ -146,10 +155,10 @@ impl Rig {
         for worker in workers {
             worker.shutdown().await;
         }
-        self.assert_nothing_is_left();
+        self.assert_nothing_is_left().await;
     }
 
-    fn assert_nothing_is_left(&self) {
+    async fn assert_nothing_is_left(&self) {
         let label = format!("label=io.toolhost.installation={}", self.identity.installation);
         let containers = docker(&["ps", "-aq", "--filter", &label]).unwrap();
         let volumes = docker(&["volume", "ls", "-q", "--filter", &label]).unwrap();
@@ -161,16 +170,24 @@ impl Rig {
                 left.push(volume);
             }
         }
-        let loops = run("losetup", &["--noheadings", "--output", "BACK-FILE"]).unwrap_or_default();
         let state = self.config.state_dir.to_string_lossy().into_owned();
-        let loops: Vec<&str> = loops.lines().filter(|file| file.contains(&state)).collect();
+        let loops = || {
+            let loops = run("losetup", &["--noheadings", "--output", "BACK-FILE"]).unwrap_or_default();
+            loops.lines().filter(|file| file.contains(&state)).map(str::to_owned).collect::<Vec<_>>()
+        };
+        // gVisor's helpers may hold a mount for a moment longer than their container.
+        let since = Instant::now();
+        while !loops().is_empty() && since.elapsed() < Duration::from_secs(20) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let loops = loops();
         let folder = self.config.runtime_dir.join(&self.identity.installation);
         let folders = std::fs::read_dir(folder).map_or(0, Iterator::count);
         let files = self.config.state_dir.join("workspaces").join(&self.identity.installation);
         let files = std::fs::read_dir(files).map_or(0, Iterator::count);
         assert_eq!(containers, "", "containers are left");
         assert_eq!(left, Vec::<&str>::new(), "volumes are left");
-        assert_eq!(loops, Vec::<&str>::new(), "loop devices are left");
+        assert_eq!(loops, Vec::<String>::new(), "loop devices are left");
         assert_eq!((folders, files), (0, 0), "folders or workspace files are left");
         assert_eq!(self.ledger.live_rows(), 0, "rows are left");
     }
@@ -202,7 +219,7 @@ pub(crate) fn small() -> AcquireRequest {
 }
 
 pub(crate) fn sized(resources: Resources) -> AcquireRequest {
-    AcquireRequest { image: IMAGE.to_owned(), resources, runtime: "runc".to_owned(), workspace: None }
+    AcquireRequest { image: IMAGE.to_owned(), resources, runtime: RUNTIME.to_owned(), workspace: None }
 }
 
 pub(crate) fn warm_small(count: usize) -> Vec<PoolEntry> {

@@ -15,7 +15,7 @@ async fn outlives_its_container(rig: Rig) {
     let second = worker.acquire(again).await.unwrap();
     assert_ne!(second.id(), first.id());
     assert_eq!(second.tool_uid(), first.tool_uid());
-    assert_eq!(bash(&second, "cat f; echo more >> f; stat -c %a f").await.stdout, "kept\n600\n");
+    assert_eq!(bash(&second, "cat f; echo more >> f; find f -printf '%m\\n'").await.stdout, "kept\n600\n");
     assert_eq!(worker.reconcile().await.unwrap(), []);
     rig.ledger.wanted.lock().unwrap().clear();
     worker.release(&second, WorkspaceFate::Remove);

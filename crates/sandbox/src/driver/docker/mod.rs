@@ -8,6 +8,7 @@ mod info;
 mod labels;
 mod loopback;
 mod profile;
+mod relay;
 mod workspace;
 
 use std::sync::Arc;
@@ -23,10 +24,11 @@ use self::agent_volume::AgentVolume;
 use self::engine::{ACT, ASK, Engine, filters, found};
 use self::labels::Kind;
 use self::loopback::Loopback;
+use self::profile::Kernel;
 use self::workspace::{Mounted, Workspaces};
 use super::{
-    Container, ContainerEvent, ContainerState, Driver, EngineInfo, Identity, Image, ObservedContainer,
-    ObservedWorkspace, SandboxSpec, Workspace, WorkspaceName,
+    Container, ContainerEvent, ContainerState, Driver, EngineInfo, Identity, Image, LinkKind,
+    ObservedContainer, ObservedWorkspace, RelayStream, SandboxSpec, Workspace, WorkspaceName,
 };
 use crate::{Config, EngineError, WorkspaceMode};
 
@@ -41,6 +43,7 @@ pub struct DockerDriver {
     agent: AgentVolume,
     workspaces: Workspaces,
     seccomp: String,
+    gvisor_runtimes: Vec<String>,
 }
 
 impl DockerDriver {
@@ -73,8 +76,17 @@ impl DockerDriver {
             agent: AgentVolume::read(&config.agent_path, &identity)?,
             workspaces,
             seccomp: seccomp(config)?,
+            gvisor_runtimes: config.gvisor_runtimes.clone(),
             identity,
         })
+    }
+
+    fn kernel(&self, runtime: &str) -> Kernel {
+        if self.gvisor_runtimes.iter().any(|gvisor| gvisor == runtime) {
+            Kernel::Gvisor
+        } else {
+            Kernel::Host
+        }
     }
 
     async fn create_container(
@@ -84,7 +96,8 @@ impl DockerDriver {
     ) -> Result<Container, EngineError> {
         let agent = self.agent.ensure(&self.engine, &self.identity, &spec.resolved.id).await?;
         let volumes = profile::Volumes { agent, workspace: mounted.volume.clone() };
-        let body = profile::body(&self.identity, spec, volumes, &self.seccomp);
+        let kernel = self.kernel(&spec.runtime);
+        let body = profile::body(&self.identity, spec, volumes, kernel, &self.seccomp);
         let name = self.identity.container_name(spec.sandbox_id);
         let options = CreateContainerOptions { name: Some(name), ..CreateContainerOptions::default() };
         let created =
@@ -159,6 +172,18 @@ impl Driver for DockerDriver {
     async fn prepare(&self, image: &str) -> Result<(), EngineError> {
         let image = self.resolve_image(image).await?;
         self.agent.ensure(&self.engine, &self.identity, &image.id).await.map(drop)
+    }
+
+    fn link_kind(&self, runtime: &str) -> LinkKind {
+        // A folder of this host means nothing to an engine elsewhere.
+        match self.kernel(runtime) {
+            Kernel::Host if self.engine.is_local() => LinkKind::Socket,
+            Kernel::Host | Kernel::Gvisor => LinkKind::Relay,
+        }
+    }
+
+    async fn relay(&self, container_id: &str) -> Result<RelayStream, EngineError> {
+        relay::open(&self.engine, container_id).await
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<Container, EngineError> {

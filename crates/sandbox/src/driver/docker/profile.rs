@@ -20,7 +20,7 @@ use bollard::models::{
 use domain::Resources;
 
 use super::labels::{self, Kind};
-use crate::{Identity, SandboxSpec};
+use crate::{Identity, LinkPlace, SandboxSpec};
 
 /// What the agent itself needs: to take the tools' uid, to end them, to give them their pipes.
 const CAPABILITIES: [&str; 4] = ["SETUID", "SETGID", "KILL", "CHOWN"];
@@ -37,11 +37,27 @@ pub(super) struct Volumes {
     pub(super) workspace: String,
 }
 
+/// Whose system calls a sandbox makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kernel {
+    /// The host's, filtered.
+    Host,
+    /// gVisor's own, a program on the host.
+    Gvisor,
+}
+
+/// Tasks of the host that a process inside gVisor takes on the average: one for each thread of gVisor's that has run it.
+/// At the limit gVisor ends, and the sandbox with it.
+const GVISOR_TASKS: i64 = 2;
+/// Threads of gVisor itself, and processes of the host that it keeps for later.
+const GVISOR_THREADS: i64 = 256;
+
 /// The request that creates a sandbox's container.
 pub(super) fn body(
     identity: &Identity,
     spec: &SandboxSpec,
     volumes: Volumes,
+    kernel: Kernel,
     seccomp: &str,
 ) -> ContainerCreateBody {
     let mut labels = identity.labels(Kind::Sandbox);
@@ -60,12 +76,12 @@ pub(super) fn body(
         hostname: Some("sandbox".to_owned()),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
         labels: Some(labels),
-        host_config: Some(host_config(spec, volumes, seccomp)),
+        host_config: Some(host_config(spec, volumes, kernel, seccomp)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(spec: &SandboxSpec, volumes: Volumes, seccomp: &str) -> HostConfig {
+fn host_config(spec: &SandboxSpec, volumes: Volumes, kernel: Kernel, seccomp: &str) -> HostConfig {
     let Resources { cpus, memory_mb, disk_mb, pids } = spec.resources;
     let memory = i64::from(memory_mb) * 1024 * 1024;
     let disk = i64::from(disk_mb) * 1024 * 1024;
@@ -89,7 +105,7 @@ fn host_config(spec: &SandboxSpec, volumes: Volumes, seccomp: &str) -> HostConfi
         memory_swap: Some(memory),
         cpu_period: Some(CPU_PERIOD_US),
         cpu_quota: Some((cpus * CPU_PERIOD_US as f64) as i64),
-        pids_limit: Some(i64::from(pids)),
+        pids_limit: Some(pids_limit(pids, kernel)),
         ulimits: Some(vec![
             ulimit("nofile", OPEN_FILES),
             ulimit("core", 0),
@@ -97,9 +113,16 @@ fn host_config(spec: &SandboxSpec, volumes: Volumes, seccomp: &str) -> HostConfi
         ]),
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         shm_size: Some(memory / 8),
-        tmpfs: Some(tmpfs(memory_mb)),
+        tmpfs: Some(tmpfs(memory_mb, &spec.link)),
         mounts: Some(mounts(spec, volumes)),
         ..HostConfig::default()
+    }
+}
+
+fn pids_limit(pids: u32, kernel: Kernel) -> i64 {
+    match kernel {
+        Kernel::Host => pids.into(),
+        Kernel::Gvisor => i64::from(pids) * GVISOR_TASKS + GVISOR_THREADS,
     }
 }
 
@@ -107,27 +130,38 @@ fn ulimit(name: &str, value: i64) -> ResourcesUlimits {
     ResourcesUlimits { name: Some(name.to_owned()), soft: Some(value), hard: Some(value) }
 }
 
-fn tmpfs(memory_mb: u32) -> HashMap<String, String> {
+fn tmpfs(memory_mb: u32, link: &LinkPlace) -> HashMap<String, String> {
     let options = |exec: &str, mode: &str, size_mb: u32| {
         format!("rw,{exec},nosuid,nodev,mode={mode},size={}m,nr_inodes={TMPFS_INODES}", size_mb.max(1))
     };
-    HashMap::from([
+    let mut folders = HashMap::from([
         ("/tmp".to_owned(), options("exec", "1777", memory_mb / 2)),
         ("/var/tmp".to_owned(), options("exec", "1777", memory_mb / 8)),
         ("/run".to_owned(), options("noexec", "755", 8)),
         ("/run/lock".to_owned(), options("noexec", "1777", 4)),
-    ])
+    ]);
+    match link {
+        LinkPlace::Folder(_) => {}
+        LinkPlace::Inside => {
+            folders.insert(protocol::LINK_DIR.to_owned(), options("noexec", "700", 1));
+        }
+    }
+    folders
 }
 
 fn mounts(spec: &SandboxSpec, volumes: Volumes) -> Vec<Mount> {
     let path = |path: &std::path::Path| path.to_string_lossy().into_owned();
-    vec![
+    let mut mounts = vec![
         volume(volumes.workspace, protocol::WORKSPACE_DIR, false),
         volume(volumes.agent, AGENT_DIR, true),
-        bind(path(&spec.link_dir), protocol::LINK_DIR),
         bind(path(&spec.passwd), "/etc/passwd"),
         bind(path(&spec.group), "/etc/group"),
-    ]
+    ];
+    match &spec.link {
+        LinkPlace::Folder(folder) => mounts.push(bind(path(folder), protocol::LINK_DIR)),
+        LinkPlace::Inside => {}
+    }
+    mounts
 }
 
 /// Where the agent's volume is mounted.
