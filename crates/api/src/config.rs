@@ -19,8 +19,10 @@ pub struct ApiConfig {
     pub default_image: String,
     /// Images that sessions may ask for, beside the default: names, or prefixes that end in `*`.
     pub images: Vec<String>,
-    /// Container runtime of sessions.
+    /// Container runtime of sessions that ask for none.
     pub runtime: String,
+    /// Runtimes that sessions may ask for, beside the default.
+    pub runtimes: Vec<String>,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpAddr>,
     /// Issuers whose tokens are taken.
@@ -73,6 +75,7 @@ impl Default for ApiConfig {
             default_image: "toolhost/sandbox:latest".to_owned(),
             images: vec!["*".to_owned()],
             runtime: "runc".to_owned(),
+            runtimes: Vec::new(),
             trusted_proxies: Vec::new(),
             issuers: Vec::new(),
             failed_auth_per_minute: limits::FAILED_AUTH_PER_MINUTE,
@@ -108,6 +111,7 @@ impl std::fmt::Debug for ApiConfig {
             .field("default_image", &self.default_image)
             .field("images", &self.images)
             .field("runtime", &self.runtime)
+            .field("runtimes", &self.runtimes)
             .field("requests", &self.requests)
             .field("streams", &self.streams)
             .finish_non_exhaustive()

@@ -15,6 +15,9 @@ pub struct Policy {
     pub tools: ToolRules,
     /// How much.
     pub limits: LimitRules,
+    /// The container runtime that sessions must have, such as `runsc`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
 }
 
 /// Which tools may run. A name is a tool's own name, `toolkit:<name>` for a whole toolkit, or `*`.
@@ -276,7 +279,9 @@ fn refusal(layered: &Layered<'_>, question: Question<'_>) -> Option<(Layer, Stri
     None
 }
 
-fn layer_name(layer: Layer) -> &'static str {
+/// How a layer is called in sentences.
+#[must_use]
+pub const fn layer_name(layer: Layer) -> &'static str {
     match layer {
         Layer::Installation => "installation",
         Layer::Tenant => "tenant",
@@ -321,6 +326,12 @@ pub fn effective_limits(layers: &[Layered<'_>]) -> EffectiveLimits {
     effective.output_bytes = effective.output_bytes.min(limits::OUTPUT_BYTES);
     effective.lifetime_s = effective.lifetime_s.min(limits::LIFETIME_S);
     effective
+}
+
+/// The container runtime that policy demands, with the layer that does: the outermost that names one.
+#[must_use]
+pub fn demanded_runtime<'a>(layers: &[Layered<'a>]) -> Option<(Layer, &'a str)> {
+    layers.iter().find_map(|layered| Some((layered.layer, layered.policy.runtime.as_deref()?)))
 }
 
 #[derive(Clone, Copy)]
@@ -394,6 +405,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_inner_layer_cannot_choose_another_runtime() {
+        let outer = policy(serde_json::json!({"runtime": "runsc"}));
+        let inner = policy(serde_json::json!({"runtime": "runc"}));
+        assert_eq!(demanded_runtime(&[tenant(&outer), session(&inner)]), Some((Layer::Tenant, "runsc")));
+        assert_eq!(demanded_runtime(&[session(&inner)]), Some((Layer::Session, "runc")));
+        assert_eq!(demanded_runtime(&[]), None);
+    }
+
     fn any_limits() -> impl Strategy<Value = Policy> {
         (
             prop::option::of(0u32..100),
@@ -404,6 +424,7 @@ mod tests {
             .prop_map(|(sessions, timeout_ms, disabled, enabled)| Policy {
                 tools: ToolRules { enabled, disabled, per_tool: BTreeMap::new() },
                 limits: LimitRules { sessions, timeout_ms, ..LimitRules::default() },
+                runtime: None,
             })
     }
 

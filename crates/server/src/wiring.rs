@@ -87,6 +87,7 @@ pub fn api_config(config: &Config) -> Result<ApiConfig> {
         default_image: config.sandbox.image.clone(),
         images: server.images.clone(),
         runtime: config.sandbox.runtime.clone(),
+        runtimes: config.sandbox.runtimes.clone(),
         trusted_proxies: server.trusted_proxies.clone(),
         issuers: config.jwt.issuers()?,
         failed_auth_per_minute: server.failed_auth_per_minute,

@@ -66,6 +66,9 @@ pub(crate) async fn explain(
 pub(crate) fn require_narrower(old: &Policy, new: &Policy) -> Result<(), Problem> {
     let mut errors = wider_tools(old, new);
     errors.extend(wider_limits(&old.limits, &new.limits));
+    if old.runtime != new.runtime {
+        errors.push(wider("/runtime", "a session keeps the runtime that it was created with"));
+    }
     if errors.is_empty() {
         return Ok(());
     }
@@ -135,6 +138,14 @@ mod tests {
 
     fn policy(json: Value) -> Policy {
         serde_json::from_value(json).expect("a policy")
+    }
+
+    #[test]
+    fn the_runtime_stays() {
+        let old = policy(json!({"runtime": "runsc"}));
+        assert!(require_narrower(&old, &old).is_ok());
+        assert!(require_narrower(&old, &policy(json!({}))).is_err());
+        assert!(require_narrower(&policy(json!({})), &old).is_err());
     }
 
     #[test]

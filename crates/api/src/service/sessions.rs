@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use domain::policy::{EffectiveLimits, Policy, effective_limits};
+use domain::policy::{EffectiveLimits, Layered, Policy, demanded_runtime, effective_limits, layer_name};
 use domain::{
     Code, Resources, Session, SessionId, SessionStatus, SizeClass, TenantContext, TenantId, limits,
 };
@@ -54,7 +54,9 @@ pub(crate) fn plan(
     at: &str,
     checks: &mut Checks,
 ) -> (NewSession, EffectiveLimits) {
-    let limits = effective_limits(&policies::layers(state, context, request.policy.as_ref()));
+    let layers = policies::layers(state, context, request.policy.as_ref());
+    let limits = effective_limits(&layers);
+    let runtime = runtime(state, &layers, request.runtime.as_deref(), at, checks);
     let image = request.image.unwrap_or_else(|| state.config.default_image.clone());
     if !image_is_allowed(&image, &state.config.default_image, &state.config.images) {
         checks.add(
@@ -82,7 +84,7 @@ pub(crate) fn plan(
         image,
         size,
         resources,
-        runtime: state.config.runtime.clone(),
+        runtime,
         env: request.env,
         metadata: request.metadata,
         policy: request.policy,
@@ -93,6 +95,36 @@ pub(crate) fn plan(
         assign: state.ports.dispatch.worker_for_new_session(),
     };
     (new, limits)
+}
+
+/// The runtime that policy demands, else the one that was asked for, else the default.
+fn runtime(
+    state: &ApiState,
+    layers: &[Layered<'_>],
+    asked: Option<&str>,
+    at: &str,
+    checks: &mut Checks,
+) -> String {
+    let config = &state.config;
+    let place = format!("{at}/runtime");
+    let runtime = match (demanded_runtime(layers), asked) {
+        (Some((layer, demanded)), Some(asked)) if asked != demanded => {
+            let message = format!("the {}'s policy demands `{demanded}`", layer_name(layer));
+            checks.add(place, FieldCode::Invalid, message);
+            return demanded.to_owned();
+        }
+        (Some((_, demanded)), _) => demanded,
+        (None, Some(asked)) => asked,
+        (None, None) => &config.runtime,
+    };
+    if runtime != config.runtime && !config.runtimes.iter().any(|offered| offered == runtime) {
+        checks.add(
+            place,
+            FieldCode::Invalid,
+            format!("`{runtime}` is not a runtime that this installation offers"),
+        );
+    }
+    runtime.to_owned()
 }
 
 fn image_is_allowed(image: &str, default: &str, allowed: &[String]) -> bool {

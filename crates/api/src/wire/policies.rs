@@ -16,6 +16,9 @@ pub struct Policy {
     /// How much.
     #[schema(required = false)]
     pub limits: LimitRules,
+    /// The container runtime that sessions must have, such as `runsc`. The outermost layer that names one decides.
+    #[schema(examples("runsc"))]
+    pub runtime: Option<String>,
 }
 
 /// Which tools may run. A name is a tool's own name, `toolkit:<name>` for a whole toolkit, or `*`.

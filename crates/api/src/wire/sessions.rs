@@ -204,6 +204,10 @@ pub struct CreateSession {
     /// Image of its sandboxes; the installation's own when left out.
     #[schema(min_length = 1, max_length = 255)]
     pub image: Option<String>,
+    /// Container runtime, one of those that the installation offers (`runc`, or `runsc` for gVisor); its default when left
+    /// out. Policy may demand one.
+    #[schema(min_length = 1, max_length = 64, examples("runsc"))]
+    pub runtime: Option<String>,
     /// A size; `small` when neither size nor resources are given. Not together with `resources`.
     #[schema(value_type = Option<SizeClass>)]
     pub size: Option<domain::SizeClass>,
@@ -235,6 +239,7 @@ impl CreateSession {
     /// What does not depend on policy; pointers start at `at`.
     pub(crate) fn check(&self, at: &str, checks: &mut Checks) {
         checks.text(&format!("{at}/image"), self.image.as_deref(), 1..=255);
+        checks.text(&format!("{at}/runtime"), self.runtime.as_deref(), 1..=64);
         checks.env(&format!("{at}/env"), &self.env);
         checks.metadata(&format!("{at}/metadata"), Some(&self.metadata));
         checks.range(&format!("{at}/idle_timeout_s"), self.idle_timeout_s, 1..=limits::LIFETIME_S);

@@ -81,7 +81,7 @@ fn a_whole_policy_has_the_documented_fields() {
     same_fields("ToolRule", &rule);
     same_fields("ToolLimits", &rule.limits);
     same_fields("ToolRules", &tools);
-    same_fields("Policy", Policy { tools, limits });
+    same_fields("Policy", Policy { tools, limits, runtime: Some("runsc".to_owned()) });
 }
 
 #[test]

@@ -99,6 +99,7 @@ async fn values_that_do_not_fit_are_told_with_their_place() {
             "/policy/tools/per_tool/bash/approval",
         ),
         (session, json!({"image": "--privileged"}), invalid, "/image"),
+        (session, json!({"runtime": "kata"}), invalid, "/runtime"),
         (&calls, json!({"arguments": {}}), invalid, "/tool"),
         (&calls, call(json!({"arguments": "ls"})), invalid, "/arguments"),
         (&calls, call(json!({"arguments": {"comand": "ls"}})), invalid, "/arguments/comand"),

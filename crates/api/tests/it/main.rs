@@ -15,6 +15,7 @@ mod output;
 mod quotas;
 mod rates;
 mod roles;
+mod runtimes;
 mod streams;
 mod tokens;
 mod usage;

@@ -154,6 +154,10 @@ pub const SETTINGS: &[Setting] = &[
     text("sandbox.image", "Image of sessions that name none."),
     text("sandbox.runtime", "Container runtime of sessions that name none: `runc`, or `runsc` for gVisor."),
     value("sandbox.runtimes", "Runtimes that sessions may name."),
+    value(
+        "sandbox.gvisor_runtimes",
+        "Runtimes that are gVisor, by the engine's names: their agents are reached over the engine and not over a socket.",
+    ),
     value("sandbox.pool", "Sandboxes that wait for a claim: a list of `{image?, size, runtime?, count}`."),
     value("sandbox.refill_parallel", "Creations at a time that refill the pool."),
     value("sandbox.create_parallel", "Creations at a time on the path of a request."),
