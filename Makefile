@@ -17,7 +17,7 @@ export TOOLHOST_AGENT_PATH := $(CURDIR)/$(agent)
 nextest_version := 0.9.143
 
 .PHONY: help setup run test lint bench openapi sandbox-image agent server-binary \
-	test-binaries bench-binaries nextest clean clean-host
+	compose-test test-binaries bench-binaries nextest clean clean-host
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,8 +32,13 @@ run: setup ## Start everything on 127.0.0.1:8080 and run a demo call; Ctrl-C end
 test: setup nextest ## Run all tests, those with real sandboxes included
 	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent test-binaries
 	@if grep -rqE '//[/!] *```' crates --include='*.rs'; then cargo test --quiet --doc --workspace; fi
+	@deploy/compose/test.sh --check
 	@filter='all()'; deploy/host/gvisor.sh || { [[ $$? == 3 ]] || exit 1; filter='not binary(gvisor)'; }; \
 		cargo nextest run --workspace -E "$$filter"
+
+compose-test: setup ## Bring docker-compose.yml up without a network, run a call through it, take it down
+	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent server-binary
+	@deploy/compose/test.sh
 
 lint: ## Check the format, clippy and the documentation
 	cargo fmt --all --check

@@ -38,6 +38,7 @@ missing_packages() {
         losetup:mount mkfs.ext4:e2fsprogs mmdebstrap:mmdebstrap docker:docker.io promtool:prometheus; do
         has "${pair%%:*}" || echo "${pair#*:}"
     done
+    has docker-compose || docker compose version >/dev/null 2>&1 || echo docker-compose
     compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || echo postgresql-15
     if [[ -z ${DOCKER_HOST:-} ]] && ! engine_answers; then
         has dockerd || echo docker.io

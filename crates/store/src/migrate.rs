@@ -16,6 +16,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "audit", include_str!("../../../migrations/0003_audit.sql")),
     (4, "access", include_str!("../../../migrations/0004_access.sql")),
     (6, "capacity", include_str!("../../../migrations/0006_capacity.sql")),
+    (8, "shells", include_str!("../../../migrations/0008_shells.sql")),
 ];
 
 /// Texts of all migrations.
@@ -96,5 +97,26 @@ fn failed(error: MigrateError) -> StoreError {
             translate(OPERATION, error)
         }
         other => StoreError::Internal { operation: OPERATION, source: Box::new(other) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MIGRATIONS;
+
+    /// A merge once left one out.
+    #[test]
+    fn every_file_of_the_folder_is_a_migration_and_they_are_in_order() {
+        let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations"));
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .expect("there is a folder")
+            .map(|entry| entry.expect("can be read").file_name().to_string_lossy().into_owned())
+            .collect();
+        files.sort();
+        let listed: Vec<String> = MIGRATIONS
+            .iter()
+            .map(|(version, name, _)| format!("{version:04}_{}.sql", name.replace(' ', "_")))
+            .collect();
+        assert_eq!(listed, files);
     }
 }
