@@ -42,13 +42,28 @@ pub struct Alias {
     /// When none of these arguments is given, the name means this other tool.
     #[serde(skip)]
     pub otherwise: Option<Otherwise>,
+    /// Fields of the tool's own result under their names there.
+    #[serde(skip)]
+    pub results: &'static [(&'static str, &'static str)],
+    /// The message of a success there, where answers have one.
+    #[serde(skip)]
+    pub success: Option<&'static str>,
 }
 
 impl Alias {
     /// A name without differences of its own.
     #[must_use]
     pub const fn new(name: &'static str, dialect: Dialect) -> Self {
-        Self { name, dialect, arguments: &[], presets: &[], default_timeout_ms: None, otherwise: None }
+        Self {
+            name,
+            dialect,
+            arguments: &[],
+            presets: &[],
+            default_timeout_ms: None,
+            otherwise: None,
+            results: &[],
+            success: None,
+        }
     }
 
     /// The same with argument names.
@@ -69,6 +84,20 @@ impl Alias {
     #[must_use]
     pub const fn timeout_ms(mut self, timeout_ms: u64) -> Self {
         self.default_timeout_ms = Some(timeout_ms);
+        self
+    }
+
+    /// The same with names of result fields.
+    #[must_use]
+    pub const fn results(mut self, results: &'static [(&'static str, &'static str)]) -> Self {
+        self.results = results;
+        self
+    }
+
+    /// The same with the message of a success.
+    #[must_use]
+    pub const fn success(mut self, message: &'static str) -> Self {
+        self.success = Some(message);
         self
     }
 

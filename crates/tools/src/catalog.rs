@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::admission::{self, AdmitError, Admitted};
-use crate::alias::{Alias, Dialect};
+use crate::alias::{Alias, ArgumentAlias, Dialect};
 use crate::erased::{Erased, Of};
 use crate::{Context, Descriptor, Finished, Spec, ToolError};
 use crate::{code, docs, files, shell};
@@ -32,6 +32,11 @@ fn standard() -> Vec<Box<dyn Erased>> {
         Box::new(Of(files::delete_file::DeleteFile)),
         Box::new(Of(files::delete_directory::DeleteDirectory)),
     ]
+}
+
+/// The alias of this name, if it is one.
+pub(crate) fn alias(name: &str) -> Option<&'static Alias> {
+    standard().iter().flat_map(|tool| tool.spec().aliases).find(|alias| alias.name == name)
 }
 
 /// Every tool that this installation has.
@@ -190,6 +195,12 @@ impl Catalog {
             ));
         };
         self.entries[named.index].tool.run(cx, arguments).await
+    }
+
+    /// Other names of a tool's arguments, whatever name it is called by.
+    #[must_use]
+    pub fn argument_aliases(&self, tool: &str) -> &'static [ArgumentAlias] {
+        self.names.get(tool).map_or(&[], |named| self.entries[named.index].spec.arguments)
     }
 
     /// The reference of all tools as Markdown; `docs/tools.md` is this text.

@@ -9,6 +9,7 @@ mod clean;
 mod code;
 mod command;
 mod descriptor;
+pub mod dialect;
 mod diff;
 mod docs;
 mod edit;
@@ -17,6 +18,7 @@ mod file_change;
 mod file_text;
 mod files;
 mod grep_text;
+pub mod output_search;
 mod path;
 pub mod port;
 mod problem;
@@ -31,6 +33,7 @@ pub use admission::{AdmitError, Admitted};
 pub use alias::{Alias, Dialect};
 pub use catalog::{Catalog, Filter, Resolved, Toolkit};
 pub use descriptor::Descriptor;
+pub use shape::so_far;
 pub use tool::{
     Annotations, ArgumentProblem, Conclusion, Context, Fate, Finished, Permissions, Spec, Tool, ToolError,
     ToolOutput,

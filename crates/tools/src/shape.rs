@@ -57,6 +57,12 @@ pub(crate) fn command(stdout: &Captured, stderr: &Captured, budget_bytes: u64, r
     Shaped { text, shown_bytes, truncated }
 }
 
+/// What a call that still runs has written so far, for a model. Of each stream the end is enough.
+#[must_use]
+pub fn so_far(stdout: &Captured, stderr: &Captured, budget_bytes: u64, call_id: CallId) -> String {
+    command(stdout, stderr, budget_bytes, Rest::Call(call_id)).text
+}
+
 /// One stream as text for programs: nothing is cleaned, but what is not UTF-8 (or NUL, which the database refuses) is replaced.
 pub(crate) fn raw(captured: &Captured, budget_bytes: u64, stream: StreamName, rest: Rest) -> Shaped {
     Text::raw(captured).fit(usize::try_from(budget_bytes).unwrap_or(usize::MAX), stream, rest)

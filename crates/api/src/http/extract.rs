@@ -174,6 +174,11 @@ impl IdempotencyKey {
         self.0.as_ref().map(|key| Idempotency::of(operation, key, &request))
     }
 
+    /// A key that the request has elsewhere than in its header.
+    pub(crate) fn given(key: String) -> Self {
+        Self(Some(key))
+    }
+
     /// The key of one part of a request.
     pub(crate) fn part(&self, index: usize) -> Self {
         Self(self.0.as_ref().map(|key| format!("{key}#{index}")))

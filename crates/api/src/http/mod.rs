@@ -19,6 +19,7 @@ mod keys;
 mod me;
 mod observe;
 mod output;
+mod output_lines;
 mod policies;
 mod problems;
 mod ranges;
@@ -29,6 +30,7 @@ mod sessions;
 mod shells;
 mod stream_urls;
 mod tenants;
+mod tool_results;
 mod tools;
 mod usage;
 
@@ -68,6 +70,7 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(sessions::reset_session))
         .routes(routes!(calls::submit_call, calls::list_session_calls))
         .routes(routes!(batches::submit_batch))
+        .routes(routes!(tool_results::submit_tool_calls))
         .routes(routes!(calls::submit_one_shot_call, calls::list_calls))
         .routes(routes!(calls::get_call))
         .routes(routes!(calls::cancel_call))

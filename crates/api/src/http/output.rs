@@ -1,4 +1,4 @@
-//! A call's output over HTTP: bytes, whole or by range.
+//! A call's output over HTTP: bytes, whole or by range, or lines.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -11,10 +11,12 @@ use futures_util::stream;
 
 use super::access::Tenant;
 use super::extract::{Id, Params};
+use super::output_lines;
 use super::ranges::{Wanted, wanted};
 use crate::problem::Problem;
 use crate::service::output::{STRETCH_BYTES, dropped_bytes, stretch};
 use crate::state::ApiState;
+use crate::wire::outputs::OutputLines;
 
 /// Bytes that a ranged answer has at most; a client asks again for the rest.
 const RANGE_BYTES: u64 = 4 * STRETCH_BYTES;
@@ -26,14 +28,26 @@ const DROPPED_BYTES: HeaderName = HeaderName::from_static("x-dropped-bytes");
 ///
 /// All of one stream as bytes, as far as it has been written, or a range of it (at most 4 MiB at a time). Where bytes were dropped from
 /// the middle of a very long output, the whole leaves them out, and a range ends before them; `X-Dropped-Bytes` says how many there are.
+///
+/// With `grep` or `lines` the answer has lines as JSON: those that match a regular expression (linear time, so that none is too dear), or
+/// those of some numbers, or both. It needs no sandbox: it works while the call runs and when its session is gone. One answer
+/// looks at the output for at most 5 seconds; `next` says where to go on.
 #[utoipa::path(get, path = "/v1/calls/{call_id}/output", tag = "calls", security(("bearer" = ["calls:read"])),
     params(
         ("call_id" = String, Path, description = "The call."),
         ("stream" = Option<crate::wire::events::StreamName>, Query, description = "`stdout` (when left out) or `stderr`."),
+        ("grep" = Option<String>, Query, min_length = 1, max_length = 1000, description = "Only lines that match this regular expression."),
+        ("ignore_case" = Option<bool>, Query, description = "`grep` takes upper and lower case as the same."),
+        ("context" = Option<u32>, Query, maximum = 50, description = "Lines around each match; none when left out."),
+        ("lines" = Option<String>, Query, pattern = "^[1-9][0-9]{0,17}(-([1-9][0-9]{0,17})?)?$", description = "Only lines of these numbers: `10-20`, `10-` or `10`."),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000, description = "Most lines of the answer; 200 when left out."),
+        ("from_offset" = Option<u64>, Query, description = "`next.offset` of the answer before."),
+        ("from_line" = Option<u64>, Query, description = "`next.line` of the answer before."),
         ("Range" = Option<String>, Header, description = "One range of bytes."),
     ),
     responses(
-        (status = 200, description = "All of it.", body = String, content_type = "application/octet-stream",
+        (status = 200, description = "All of it; with `grep` or `lines` the lines.",
+            content((String = "application/octet-stream"), (OutputLines = "application/json")),
             headers(("Accept-Ranges" = String, description = "`bytes`"),
                 ("X-Dropped-Bytes" = u64, description = "Bytes of stdout and stderr together that were dropped from the middle; left out when there are none."))),
         (status = 206, description = "The range.", body = String, content_type = "application/octet-stream",
@@ -51,9 +65,15 @@ pub(crate) async fn get_output(
         Some("stderr") => StreamName::Stderr,
         Some(_) => return Err(Problem::query("stream", "must be stdout or stderr")),
     };
+    let asked = output_lines::asked(&mut params)?;
     params.finish()?;
-    state.store.get_call(&context, id).await?;
+    let call = state.store.get_call(&context, id).await?;
     let dropped_bytes = dropped_bytes(&state, id).await?;
+    if let Some((query, from)) = asked {
+        let lines =
+            output_lines::answer(&state, &context, &call, (stream, query, from), dropped_bytes).await?;
+        return Ok(axum::Json(lines).into_response());
+    }
     let reader = Reader { state, context, id, stream };
     let mut response = match wanted(&headers) {
         Wanted::Everything => reader.everything().await?,

@@ -6,6 +6,7 @@ pub(crate) mod events;
 mod exchange;
 pub(crate) mod grants;
 pub(crate) mod keys;
+pub(crate) mod native;
 pub(crate) mod output;
 pub(crate) mod policies;
 pub(crate) mod rates;

@@ -1,8 +1,13 @@
 //! A call's output, byte by byte.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
-use domain::{CallId, StreamName, TenantContext};
+use domain::{Call, CallId, StreamName, TenantContext};
 use store::OutputOwner;
+use tokio::time::Instant;
+use tools::output_search::{Found, Position, Query, Search};
+use tools::port::Captured;
 
 use super::events;
 use crate::problem::Problem;
@@ -55,4 +60,61 @@ pub(crate) async fn stretch(
         bytes: bytes.freeze(),
         total_bytes: range.total_bytes,
     })
+}
+
+/// Lines that were found in a stream.
+pub(crate) struct FoundLines {
+    pub(crate) found: Found,
+    pub(crate) total_bytes: u64,
+    pub(crate) ended: bool,
+    /// Everything that there is has been looked at.
+    pub(crate) at_end: bool,
+}
+
+/// Time that one search may take; what is left then is for the next request.
+const SEARCH_TIME: Duration = Duration::from_secs(5);
+
+/// Searches a stream from a position on, stretch by stretch.
+pub(crate) async fn search(
+    state: &ApiState,
+    context: &TenantContext,
+    call: &Call,
+    stream: StreamName,
+    query: Query,
+    from: Position,
+) -> Result<FoundLines, Problem> {
+    let deadline = Instant::now() + SEARCH_TIME;
+    // Asked before the log, so that the last line of a call that ends meanwhile is not taken for whole too early.
+    let ended = call.status.is_terminal();
+    let mut search = Search::new(query, from);
+    let mut at = from.offset;
+    let (total_bytes, at_end) = loop {
+        let part = stretch(state, context, call.id, stream, at, at.saturating_add(STRETCH_BYTES)).await?;
+        if !part.bytes.is_empty() {
+            search.feed(part.from, &part.bytes);
+        }
+        at = if part.bytes.is_empty() { at + STRETCH_BYTES } else { part.from + part.bytes.len() as u64 };
+        let at_end = at >= part.total_bytes;
+        if at_end || search.is_done() || Instant::now() >= deadline || state.shutdown.is_cancelled() {
+            break (part.total_bytes, at_end && !search.is_done());
+        }
+    };
+    Ok(FoundLines { found: search.finish(at_end && ended), total_bytes, ended, at_end })
+}
+
+/// What a call that has not ended has written so far, shaped for a model.
+pub(crate) async fn so_far(
+    state: &ApiState,
+    context: &TenantContext,
+    call: &Call,
+) -> Result<String, Problem> {
+    let mut streams = Vec::new();
+    for stream in [StreamName::Stdout, StreamName::Stderr] {
+        let total_bytes = stretch(state, context, call.id, stream, 0, 0).await?.total_bytes;
+        let from = total_bytes.saturating_sub(call.output_budget_bytes.min(STRETCH_BYTES));
+        let tail = stretch(state, context, call.id, stream, from, total_bytes).await?;
+        streams.push(Captured { head: Vec::new(), tail: tail.bytes.to_vec(), total_bytes });
+    }
+    let (stdout, stderr) = (&streams[0], &streams[1]);
+    Ok(tools::so_far(stdout, stderr, call.output_budget_bytes, call.id))
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::Time;
-use super::results::{CallEnded, CallError, CallResult, CallUsage};
+use super::results::{CallEnded, CallError, CallResult, CallUsage, DialectAnswer};
 
 /// Where a call is in its life. The last six are terminal.
 #[derive(Debug, Clone, Copy, ToSchema)]
@@ -120,6 +120,9 @@ pub struct CallView {
     /// What the tool returned.
     #[schema(value_type = Option<CallResult>)]
     pub result: Option<domain::CallResult>,
+    /// The answer in the form of the source system by whose name for the tool it was called, once it has ended.
+    #[schema(value_type = Option<DialectAnswer>)]
+    pub dialect: Option<tools::dialect::Answer>,
     /// Why it could not be done.
     #[schema(value_type = Option<CallError>)]
     pub error: Option<domain::CallError>,
@@ -137,6 +140,13 @@ impl CallView {
     /// A call, with its place in the queue where that is known.
     #[must_use]
     pub fn new(call: Call, place: Option<QueuePlace>) -> Self {
+        let ending = tools::dialect::Ending {
+            status: call.status,
+            result: call.result.as_ref(),
+            error: call.error.as_ref(),
+        };
+        let requested = call.requested_tool.as_deref();
+        let dialect = requested.and_then(|name| tools::dialect::answer(name, ending));
         Self {
             id: call.id,
             object: "call",
@@ -159,6 +169,7 @@ impl CallView {
             started_at: call.started_at.map(Time),
             ended_at: call.ended_at.map(Time),
             result: call.result,
+            dialect,
             error: call.error,
             ended: call.ended,
             usage: call.usage,

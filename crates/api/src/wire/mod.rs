@@ -17,6 +17,7 @@ pub mod calls;
 pub mod events;
 pub mod keys;
 pub mod lists;
+pub mod outputs;
 pub mod policies;
 pub mod problems;
 pub mod results;
@@ -26,6 +27,7 @@ pub mod shells;
 pub mod stream_urls;
 pub mod submissions;
 pub mod tenants;
+pub mod tool_results;
 pub mod tools;
 pub mod usage;
 

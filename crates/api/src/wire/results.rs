@@ -93,6 +93,32 @@ pub struct CallResult {
     pub cached: bool,
 }
 
+/// The systems whose names for tools are understood, and ours.
+#[derive(Debug, Clone, Copy, ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum SourceSystem {
+    /// Our own.
+    Toolhost,
+    /// Open CoWork: the typed output, or `error`.
+    OpenCowork,
+    /// MyCoder: the typed output in camel case, or `error`.
+    Mycoder,
+    /// OpenManus: `output, error, base64_image, system`.
+    OpenManus,
+    /// Cowork Forge: `status` (`success`, `error`, `security_error`), `message`, `data`.
+    CoworkForge,
+}
+
+/// An answer in the form of a source system.
+#[derive(Debug, Clone, ToSchema)]
+pub struct DialectAnswer {
+    /// Whose form it is.
+    pub system: SourceSystem,
+    /// What its tool would have returned.
+    #[schema(value_type = Value)]
+    pub result: Value,
+}
+
 /// Why a call could not be done. The codes are those of problems.
 #[derive(Debug, Clone, ToSchema)]
 pub struct CallError {

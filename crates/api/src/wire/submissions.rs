@@ -49,7 +49,7 @@ pub struct SubmitCall {
 }
 
 /// Least budget of text: enough for the line that says what was left out.
-const OUTPUT_BUDGET_BYTES_LEAST: u64 = 256;
+pub(crate) const OUTPUT_BUDGET_BYTES_LEAST: u64 = 256;
 
 impl SubmitCall {
     /// What does not depend on tool and policy; pointers start at `at`.

@@ -41,6 +41,8 @@ fn fields_are_those_of_domain() {
     same_fields("CallError", domain::CallError::new(domain::Code::Timeout, "x"));
     same_fields("CallEnded", domain::CallEnded::because(domain::EndReason::Exited));
     same_fields("CallUsage", domain::CallUsage::default());
+    let answer = tools::dialect::Answer { system: tools::Dialect::OpenManus, result: Value::Null };
+    same_fields("DialectAnswer", answer);
     same_fields(
         "Truncation",
         domain::Truncation { total_bytes: 2, shown_bytes: 1, dropped_bytes: 0, artifact_id: None },
@@ -91,6 +93,11 @@ fn words_are_those_of_domain() {
     same_words("SessionEndReason", SessionEndReason::ALL);
     same_words("SessionStatus", &[SessionStatus::Starting, SessionStatus::Running, SessionStatus::Ended]);
     same_words("SizeClass", SizeClass::ALL);
+    let systems = {
+        use tools::Dialect::{CoworkForge, Mycoder, OpenCowork, OpenManus, Toolhost};
+        [Toolhost, OpenCowork, Mycoder, OpenManus, CoworkForge]
+    };
+    same_words("SourceSystem", &systems);
     same_words("Effect", &[domain::Effect::Pure, domain::Effect::Idempotent, domain::Effect::Effectful]);
     same_words("Approval", &[Approval::Auto, Approval::Deny]);
     same_words("PolicyLayer", &[Layer::Installation, Layer::Tenant, Layer::Role, Layer::Key, Layer::Session]);

@@ -241,6 +241,11 @@ impl Running {
             ended: CallEnded::because(EndReason::Exited),
             usage: CallUsage { duration_ms: 5, ..CallUsage::default() },
         };
+        self.finish_with(outcome).await;
+    }
+
+    /// This end.
+    pub(crate) async fn finish_with(self, outcome: Outcome) {
         self.store.finish_call(&self.fence, self.announce, Vec::new(), outcome).await.expect("finished");
     }
 }

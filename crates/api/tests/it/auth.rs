@@ -59,6 +59,10 @@ impl Operation {
         match (self.method.as_str(), self.path.as_str()) {
             ("POST", "/v1/calls" | "/v1/sessions/{session_id}/calls") => call,
             ("POST", "/v1/sessions/{session_id}/calls/batch") => json!({"calls": [call]}),
+            ("POST", "/v1/sessions/{session_id}/tool_results") => json!({
+                "format": "anthropic", "wait_ms": 0,
+                "tool_calls": [{"type": "tool_use", "id": "a", "name": "bash", "input": {"command": "true"}}],
+            }),
             ("POST", "/v1/policies/explain") => json!({"tool": "bash"}),
             ("POST", "/v1/admin/tenants" | "/v1/admin/tenants/{tenant_id}/keys") => json!({"name": "x"}),
             ("PUT", "/v1/roles/{role}" | "/v1/admin/tenants/{tenant_id}/roles/{role}") => {

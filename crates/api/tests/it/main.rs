@@ -19,3 +19,4 @@ mod runtimes;
 mod streams;
 mod tokens;
 mod usage;
+mod tool_results;

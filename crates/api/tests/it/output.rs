@@ -1,8 +1,9 @@
 //! Output by range: the bytes as they were written, over events and chunks, and what was dropped.
 
 use domain::StreamName;
+use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::{App, ended_call};
 use crate::client::{Client, Reply};
 
 async fn range(client: &Client, path: &str, range: &str) -> Reply {
@@ -84,4 +85,81 @@ async fn long_output_is_streamed_and_what_was_dropped_is_told() {
     );
     let within = range(&client, &path, &format!("bytes={}-{}", head.len() + 1, head.len() + 100)).await;
     assert_eq!(within.problem(416, "range_not_satisfiable")["total_bytes"], total);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_output_are_found_without_a_sandbox() {
+    let app = App::start().await;
+    let client = app.client().await;
+    let mut text = String::new();
+    for line in 1..=5_000 {
+        text.push_str(&format!(
+            "line {line}{}\n",
+            if line % 1_000 == 0 { " \u{1b}[31mERROR\u{1b}[0m" } else { "" }
+        ));
+    }
+    text.push_str("no end");
+    let pieces: Vec<&[u8]> = text.as_bytes().chunks(10_007).collect();
+    let call = ended_call(&app, &client, &pieces).await;
+    let path = format!("/v1/calls/{call}/output");
+    let found = client.get(&format!("{path}?grep=error%24&ignore_case=true&context=1")).await.expect(200);
+    assert_eq!(
+        (&found["object"], &found["ended"], &found["next"]),
+        (&json!("output_lines"), &json!(true), &Value::Null)
+    );
+    let lines = found["lines"].as_array().expect("lines");
+    assert_eq!(lines.len(), 15);
+    assert_eq!(
+        (&lines[1]["line"], &lines[1]["text"], &lines[1]["match"]),
+        (&json!(1000), &json!("line 1000 ERROR"), &json!(true))
+    );
+    assert_eq!((&lines[2]["line"], &lines[2]["match"]), (&json!(1001), &json!(false)));
+    let offset = lines[1]["offset"].as_u64().expect("an offset") as usize;
+    assert!(text[offset..].starts_with("line 1000 "));
+    let last = client.get(&format!("{path}?lines=5000-")).await.expect(200);
+    assert_eq!(last["lines"][1]["text"], "no end");
+    let part = client.get(&format!("{path}?lines=10-12")).await.expect(200);
+    assert_eq!((part["lines"].as_array().map(Vec::len), &part["next"]), (Some(3), &Value::Null));
+    // Page by page, every line comes once.
+    let (mut seen, mut query) = (Vec::new(), "grep=ERROR&limit=2".to_owned());
+    for _ in 0..3 {
+        let page = client.get(&format!("{path}?{query}")).await.expect(200);
+        seen.extend(page["lines"].as_array().expect("lines").iter().map(|line| line["line"].clone()));
+        let next = &page["next"];
+        query = format!("grep=ERROR&limit=2&from_offset={}&from_line={}", next["offset"], next["line"]);
+    }
+    assert_eq!(seen, [1_000, 2_000, 3_000, 4_000, 5_000]);
+    for bad in [
+        "grep=(",
+        "grep=",
+        "lines=0",
+        "lines=9-1",
+        "grep=x&context=51",
+        "grep=x&limit=0",
+        "grep=x&from_line=3",
+        "context=1",
+    ] {
+        client.get(&format!("{path}?{bad}")).await.problem(400, "invalid_request");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_a_running_call_come_when_they_are_whole() {
+    let app = App::start().await;
+    let client = app.client().await;
+    let mut running = app.running(&client).await;
+    running.start().await;
+    running.write(&[b"one\ntwo\nthr"]).await;
+    let path = format!("/v1/calls/{}/output", running.id());
+    let first = client.get(&format!("{path}?lines=1-")).await.expect(200);
+    assert_eq!((first["lines"].as_array().map(Vec::len), &first["ended"]), (Some(2), &json!(false)));
+    assert_eq!(first["next"], json!({"offset": 8, "line": 3}));
+    running.write(&[b"ee\n"]).await;
+    running.drop_bytes(domain::StreamName::Stdout, 100);
+    running.write(&[b"after the gap"]).await;
+    running.finish().await;
+    let rest = client.get(&format!("{path}?lines=1-&from_offset=8&from_line=3")).await.expect(200);
+    let texts: Vec<_> = rest["lines"].as_array().expect("lines").iter().map(|line| &line["text"]).collect();
+    assert_eq!(texts, ["three", "after the gap"]);
+    assert_eq!((&rest["dropped_bytes"], &rest["next"]), (&json!(100), &Value::Null));
 }

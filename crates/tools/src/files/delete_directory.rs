@@ -39,7 +39,8 @@ pub(crate) struct Output {
 impl Tool for DeleteDirectory {
     const SPEC: Spec = Spec {
         name: "delete_directory",
-        aliases: &[Alias::new("DeleteDirectoryTool", Dialect::CoworkForge)],
+        aliases: &[Alias::new("DeleteDirectoryTool", Dialect::CoworkForge)
+            .success("Successfully deleted the directory")],
         arguments: &[renamed("directory", "path"), renamed("dir", "path"), renamed("dir_path", "path")],
         title: "Delete a directory",
         description: "Removes a directory for good. One that is not empty needs `recursive: true` and `confirm` with the same path once \

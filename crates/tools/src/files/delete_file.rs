@@ -30,7 +30,9 @@ pub(crate) struct Output {
 impl Tool for DeleteFile {
     const SPEC: Spec = Spec {
         name: "delete_file",
-        aliases: &[Alias::new("DeleteFileTool", Dialect::CoworkForge)],
+        aliases: &[
+            Alias::new("DeleteFileTool", Dialect::CoworkForge).success("Successfully deleted the file")
+        ],
         arguments: &[renamed("file_path", "path"), renamed("filePath", "path"), renamed("filename", "path")],
         title: "Delete a file",
         description: "Removes one file for good; undo_edit does not bring it back. Of a symbolic link the link itself is removed, not what \

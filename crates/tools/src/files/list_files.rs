@@ -94,7 +94,9 @@ struct ListedFile {
 impl Tool for ListFiles {
     const SPEC: Spec = Spec {
         name: "list_files",
-        aliases: &[Alias::new("ListFilesTool", Dialect::CoworkForge)],
+        aliases: &[Alias::new("ListFilesTool", Dialect::CoworkForge)
+            .results(&[("total", "total_count")])
+            .success("Successfully listed files")],
         arguments: &[
             renamed("directory", "path"),
             renamed("dir", "path"),

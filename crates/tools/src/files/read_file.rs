@@ -76,7 +76,7 @@ impl Tool for ReadFile {
             Alias::new("Read", Dialect::OpenCowork),
             Alias::new("readFile", Dialect::Mycoder)
                 .arguments(&[renamed("range", "byte_range"), renamed("maxSize", "max_chars")]),
-            Alias::new("ReadFileTool", Dialect::CoworkForge),
+            Alias::new("ReadFileTool", Dialect::CoworkForge).success("Successfully read the file"),
             Alias::new("ReadFileTruncatedTool", Dialect::CoworkForge)
                 .arguments(TRUNCATED)
                 .presets(TRUNCATED_PRESETS),

@@ -71,7 +71,7 @@ impl Tool for WriteFile {
             Alias::new("Write", Dialect::OpenCowork),
             Alias::new("create_file", Dialect::OpenManus),
             Alias::new("full_file_rewrite", Dialect::OpenManus),
-            Alias::new("WriteFileTool", Dialect::CoworkForge),
+            Alias::new("WriteFileTool", Dialect::CoworkForge).success("Successfully wrote the file"),
         ],
         arguments: &[
             renamed("file_path", "path"),

@@ -88,7 +88,9 @@ impl Tool for Bash {
                     unless: &["background_after_ms"],
                 }])
                 .timeout_ms(60_000),
-            Alias::new("RunCommandTool", Dialect::CoworkForge).timeout_ms(30_000),
+            Alias::new("RunCommandTool", Dialect::CoworkForge)
+                .timeout_ms(30_000)
+                .success("The command ended with exit code 0"),
             Alias::new("run_command", Dialect::CoworkForge).timeout_ms(30_000),
         ],
         arguments: &[

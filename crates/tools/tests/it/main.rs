@@ -6,6 +6,7 @@ mod aliases;
 mod catalog;
 mod changes;
 mod code;
+mod contract;
 mod files;
 mod search;
 mod shell;

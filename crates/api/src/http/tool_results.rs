@@ -1,0 +1,122 @@
+//! Tool calls in a model provider's own blocks, answered in its own result blocks.
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use data_encoding::HEXLOWER;
+use domain::{Code, SessionId, TenantContext};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::access::Tenant;
+use super::extract::{Id, IdempotencyKey, Input, Json, draft};
+use crate::json::Checks;
+use crate::problem::{FieldCode, Problem};
+use crate::service::calls::{self, Target};
+use crate::service::native::{self, NativeCall};
+use crate::service::{output, sessions};
+use crate::state::ApiState;
+use crate::wire::submissions::SubmitCall;
+use crate::wire::tool_results::{SubmitToolCalls, ToolResultCall, ToolResults};
+
+impl Input for SubmitToolCalls {
+    const APART: &'static [&'static str] = &["tool_calls"];
+
+    fn check(&self, checks: &mut Checks) {
+        self.check_size(checks);
+        for (index, block) in self.tool_calls.iter().enumerate() {
+            if let Err((pointer, message)) = native::read(self.format, block) {
+                checks.add(format!("/tool_calls/{index}{pointer}"), FieldCode::Invalid, message);
+            }
+        }
+    }
+}
+
+/// Run a model's tool calls
+///
+/// Takes the blocks in which a model of OpenAI or Anthropic called tools, and answers with the blocks that it expects in return. The calls
+/// run in parallel. Each block has its own result: a tool that does not exist, arguments that do not fit, a denial and a failure are
+/// results for the model to read. A block's `id` is its idempotency key: sent again, it is answered by the call that it made.
+#[utoipa::path(post, path = "/v1/sessions/{session_id}/tool_results", tag = "calls", security(("bearer" = ["calls:write"])),
+    params(("session_id" = String, Path, description = "The session.")),
+    request_body = SubmitToolCalls,
+    responses((status = 200, description = "A result for each block.", body = ToolResults)))]
+pub(crate) async fn submit_tool_calls(
+    State(state): State<ApiState>,
+    Tenant(context): Tenant,
+    Id(session_id): Id<SessionId>,
+    key: IdempotencyKey,
+    body: Json<SubmitToolCalls>,
+) -> Result<impl IntoResponse, Problem> {
+    key.refuse("the id of each block is its key")?;
+    let session = sessions::get(&state, &context, session_id).await?;
+    if let Some(end) = &session.ended {
+        return Err(Problem::new(Code::SessionEnded, end.message.clone())
+            .with("session_end", serde_json::to_value(end).unwrap_or_default()));
+    }
+    let request = body.input;
+    let blocks: Vec<NativeCall> =
+        request.tool_calls.iter().filter_map(|block| native::read(request.format, block).ok()).collect();
+    let each = blocks.iter().map(|block| answer(&state, &context, session_id, &request, block));
+    let (results, calls): (Vec<Value>, Vec<ToolResultCall>) = join_all(each).await.into_iter().unzip();
+    let pending = calls.iter().filter(|call| call.status.is_some_and(|status| !status.is_terminal())).count();
+    Ok(axum::Json(ToolResults { object: "tool_results", format: request.format, results, calls, pending }))
+}
+
+/// Runs one block to its result.
+async fn answer(
+    state: &ApiState,
+    context: &TenantContext,
+    session_id: SessionId,
+    request: &SubmitToolCalls,
+    block: &NativeCall,
+) -> (Value, ToolResultCall) {
+    let tool_call_id = block.id.clone();
+    match run(state, context, session_id, request, block).await {
+        Ok((call, so_far)) => {
+            let result = native::write(block, native::of_call(&call, &so_far));
+            (
+                result,
+                ToolResultCall {
+                    tool_call_id,
+                    call_id: Some(call.id),
+                    status: Some(call.status),
+                    code: None,
+                },
+            )
+        }
+        Err(problem) => {
+            let code = Some(problem.code.as_str().to_owned());
+            let result = native::write(block, native::of_problem(&problem));
+            (result, ToolResultCall { tool_call_id, call_id: None, status: None, code })
+        }
+    }
+}
+
+async fn run(
+    state: &ApiState,
+    context: &TenantContext,
+    session_id: SessionId,
+    request: &SubmitToolCalls,
+    block: &NativeCall,
+) -> Result<(domain::Call, String), Problem> {
+    let arguments = match &block.arguments {
+        Ok(arguments) => arguments,
+        Err(message) => return Err(Problem::new(Code::InvalidArguments, message.clone())),
+    };
+    let raw = json!({"tool": block.tool, "arguments": arguments});
+    let (mut call, checks) = draft::<SubmitCall>(&raw)?;
+    call.output_budget_bytes = request.output_budget_bytes;
+    // Ids are unique within a conversation, which has one session.
+    let digest = HEXLOWER.encode(&Sha256::digest(block.id.as_bytes()));
+    let key = IdempotencyKey::given(format!("{session_id}:{digest}"));
+    let idempotency = key.with("POST /v1/sessions/{session_id}/tool_results", &raw, &[]);
+    let submitted =
+        calls::submit(state, context, Target::Session(session_id), (call, checks), idempotency).await?;
+    let call = calls::wait(state, context, submitted, request.wait_ms).await.call;
+    let so_far = match call.status.is_terminal() {
+        true => String::new(),
+        false => output::so_far(state, context, &call).await?,
+    };
+    Ok((call, so_far))
+}
