@@ -41,6 +41,12 @@ pub struct Tenant {
     pub client: Client,
 }
 
+/// The container runtime that sandboxes get: `TOOLHOST_TEST_RUNTIME`, so that the same tests run on `runsc`; else `runc`.
+#[must_use]
+pub fn runtime() -> String {
+    std::env::var("TOOLHOST_TEST_RUNTIME").unwrap_or_else(|_| "runc".to_owned())
+}
+
 impl Host {
     /// Runs a test on a whole installation. When the test fails, what the processes said is shown.
     ///
@@ -193,6 +199,7 @@ impl Host {
             ("worker.end_sessions_at_exit", "true".to_owned()),
             ("worker.drain_ms", "2000".to_owned()),
             ("server.drain_ms", "2000".to_owned()),
+            ("sandbox.runtime", runtime()),
             ("sandbox.runtime_dir", path("run")),
             ("sandbox.state_dir", path("state")),
             ("sandbox.agent_path", agent.display().to_string()),

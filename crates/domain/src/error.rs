@@ -152,6 +152,8 @@ codes! {
     NoSpace = ("no_space", 507, false, "The workspace is full");
     /// No such shell in this session.
     ShellNotFound = ("shell_not_found", 404, false, "There is no such shell");
+    /// No such call in this session.
+    CallNotFound = ("call_not_found", 404, false, "There is no such call");
     /// The shell has ended.
     ShellEnded = ("shell_ended", 409, false, "The shell has ended");
     /// The command could not be started.

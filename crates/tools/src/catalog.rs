@@ -20,6 +20,7 @@ fn standard() -> Vec<Box<dyn Erased>> {
         Box::new(Of(shell::bash_input::BashInput)),
         Box::new(Of(shell::kill_bash::KillBash)),
         Box::new(Of(shell::list_bash::ListBash)),
+        Box::new(Of(shell::read_output::ReadOutput)),
         Box::new(Of(code::python_execute::PythonExecute)),
         Box::new(Of(files::read_file::ReadFile)),
         Box::new(Of(files::write_file::WriteFile)),

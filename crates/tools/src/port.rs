@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use domain::event::OutputPiece;
-use domain::{Shell, ShellId};
+use domain::{CallId, Shell, ShellId, StreamName};
 
 use crate::ToolError;
 
@@ -465,6 +465,30 @@ pub trait Shells: Send + Sync {
 
     /// Ends the shell's whole tree and returns it as it is afterwards.
     async fn kill(&self, id: ShellId, grace: Duration) -> Result<Shell, ToolError>;
+}
+
+/// Part of what a call wrote to one stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutputPart {
+    /// Offset in the stream and bytes, in order; what lies between two was dropped.
+    pub pieces: Vec<(u64, Vec<u8>)>,
+    /// Bytes that the stream has so far, dropped ones included.
+    pub total_bytes: u64,
+    /// The call has ended.
+    pub ended: bool,
+}
+
+/// What calls of the session wrote. A call of another session or tenant is one that does not exist.
+#[async_trait]
+pub trait Outputs: Send + Sync {
+    /// Bytes of one stream from an offset on.
+    async fn read(
+        &self,
+        id: CallId,
+        stream: StreamName,
+        from: u64,
+        max_bytes: u64,
+    ) -> Result<OutputPart, ToolError>;
 }
 
 /// A version of a file, as far as a session knows it.

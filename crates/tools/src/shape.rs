@@ -171,7 +171,7 @@ fn note(left_out: u64, stream: StreamName, rest: Rest) -> String {
     let stream = stream.as_str();
     match rest {
         Rest::Call(id) => format!(
-            "[… {left_out} bytes of {stream} left out; all of it: GET /v1/calls/{id}/output?stream={stream} …]\n"
+            "[… {left_out} bytes of {stream} left out; read_output finds lines in it (call_id {id}, stream {stream}) …]\n"
         ),
         Rest::Elsewhere => format!("[… {left_out} bytes left out …]\n"),
     }
@@ -202,7 +202,9 @@ mod tests {
     fn stderr_is_labelled_and_survives_a_flood_of_stdout() {
         let shaped = command(&whole(&b"x\n".repeat(50_000)), &whole(b"it broke\n"), 1_000, rest());
         assert!(shaped.text.ends_with("[stderr]\nit broke"), "{}", shaped.text);
-        assert!(shaped.text.contains("bytes of stdout left out; all of it: GET /v1/calls/call_"));
+        assert!(
+            shaped.text.contains("bytes of stdout left out; read_output finds lines in it (call_id call_")
+        );
         assert!(shaped.truncated);
     }
 

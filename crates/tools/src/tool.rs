@@ -89,6 +89,8 @@ pub struct Context {
     pub sandbox: Arc<dyn port::Sandbox>,
     /// The session's shells.
     pub shells: Arc<dyn port::Shells>,
+    /// What calls of the session wrote.
+    pub outputs: Arc<dyn port::Outputs>,
     /// What the session remembers of its files.
     pub records: Arc<dyn port::Records>,
     /// The call's events.

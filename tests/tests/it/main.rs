@@ -2,7 +2,10 @@
 
 mod access;
 mod architecture;
+mod attacks;
+mod attacks_page;
 mod bad_input;
+mod concurrency;
 mod dev;
 mod docs;
 mod faults;

@@ -14,7 +14,7 @@ use crate::json::Checks;
 use crate::problem::{FieldCode, Problem};
 use crate::service::calls::{self, Target};
 use crate::service::native::{self, NativeCall};
-use crate::service::{output, sessions};
+use crate::service::{output, rates, sessions};
 use crate::state::ApiState;
 use crate::wire::submissions::SubmitCall;
 use crate::wire::tool_results::{SubmitToolCalls, ToolResultCall, ToolResults};
@@ -57,33 +57,40 @@ pub(crate) async fn submit_tool_calls(
     let request = body.input;
     let blocks: Vec<NativeCall> =
         request.tool_calls.iter().filter_map(|block| native::read(request.format, block).ok()).collect();
-    let each = blocks.iter().map(|block| answer(&state, &context, session_id, &request, block));
+    // As in a batch: the request itself has been counted, so the first block is free.
+    let rates: Vec<_> =
+        (0..blocks.len()).map(|index| (index > 0).then(|| rates::take(&state, &context))).collect();
+    let left = rates.iter().flatten().last().map(|taken| match taken {
+        Ok(quotas) | Err((quotas, _)) => quotas.clone(),
+    });
+    let each = blocks.iter().zip(rates).map(|(block, rate)| {
+        let (state, context, request) = (&state, &context, &request);
+        async move {
+            let outcome = match rate {
+                Some(Err((_, problem))) => Err(problem),
+                Some(Ok(_)) | None => run(state, context, session_id, request, block).await,
+            };
+            answer(block, outcome)
+        }
+    });
     let (results, calls): (Vec<Value>, Vec<ToolResultCall>) = join_all(each).await.into_iter().unzip();
     let pending = calls.iter().filter(|call| call.status.is_some_and(|status| !status.is_terminal())).count();
-    Ok(axum::Json(ToolResults { object: "tool_results", format: request.format, results, calls, pending }))
+    let results = ToolResults { object: "tool_results", format: request.format, results, calls, pending };
+    let mut response = axum::Json(results).into_response();
+    if let Some(left) = left {
+        response.extensions_mut().insert(left);
+    }
+    Ok(response)
 }
 
-/// Runs one block to its result.
-async fn answer(
-    state: &ApiState,
-    context: &TenantContext,
-    session_id: SessionId,
-    request: &SubmitToolCalls,
-    block: &NativeCall,
-) -> (Value, ToolResultCall) {
+/// The result of a block, and the call behind it.
+fn answer(block: &NativeCall, outcome: Result<(domain::Call, String), Problem>) -> (Value, ToolResultCall) {
     let tool_call_id = block.id.clone();
-    match run(state, context, session_id, request, block).await {
+    match outcome {
         Ok((call, so_far)) => {
             let result = native::write(block, native::of_call(&call, &so_far));
-            (
-                result,
-                ToolResultCall {
-                    tool_call_id,
-                    call_id: Some(call.id),
-                    status: Some(call.status),
-                    code: None,
-                },
-            )
+            let (call_id, status) = (Some(call.id), Some(call.status));
+            (result, ToolResultCall { tool_call_id, call_id, status, code: None })
         }
         Err(problem) => {
             let code = Some(problem.code.as_str().to_owned());
@@ -93,6 +100,7 @@ async fn answer(
     }
 }
 
+/// Runs one block: the call as it is at its end, or when the time is over with what it wrote so far.
 async fn run(
     state: &ApiState,
     context: &TenantContext,

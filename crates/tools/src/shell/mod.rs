@@ -5,3 +5,4 @@ pub(crate) mod bash_input;
 pub(crate) mod bash_output;
 pub(crate) mod kill_bash;
 pub(crate) mod list_bash;
+pub(crate) mod read_output;

@@ -215,6 +215,35 @@ async fn a_shell_that_is_not_there_is_a_failed_call() {
 }
 
 #[tokio::test]
+async fn lines_of_an_earlier_call_are_read_again() {
+    let log = [(StreamName::Stdout, "one\ntwo\nTHREE\nfour\nfive\n"), (StreamName::Stderr, "oops\n")];
+    let world = World::new().with_shell(shell(ShellStatus::Exited), &log);
+    let id = "call_06b2m8j0v5x3t9q7k1h4c8n2rg";
+    let grep = json!({"call_id": id, "pattern": "three", "ignore_case": true, "context": 1});
+    let found = world.call("read_output", grep).await.expect("found").result;
+    assert_eq!(found.output, "2-two\n3:THREE\n4-four");
+    assert_eq!(found.structured["next_line"], serde_json::Value::Null);
+    let part = world.call("read_output", json!({"call_id": id, "first_line": 2, "limit": 1})).await;
+    let part = part.expect("found").result;
+    assert_eq!(part.output, "2:two\n[there is more: first_line 3]");
+    assert_eq!(part.structured["next_line"], 3);
+    let none = world.call("read_output", json!({"call_id": id, "stream": "stderr", "pattern": "x"})).await;
+    assert_eq!(none.expect("found").result.output, "[no lines]");
+    let running = World::new().with_shell(shell(ShellStatus::Running), &log);
+    let rest = running.call("read_output", json!({"call_id": id, "first_line": 5})).await.expect("found");
+    assert!(rest.result.output.starts_with("5:five\n[call_"), "{}", rest.result.output);
+    for (arguments, pointer) in [
+        (json!({"call_id": "x"}), "/call_id"),
+        (json!({"call_id": id, "pattern": "("}), "/pattern"),
+        (json!({"call_id": id, "first_line": 3, "last_line": 2}), "/last_line"),
+    ] {
+        let refused = tools::Catalog::standard().admit("read_output", arguments);
+        let Err(tools::AdmitError::Invalid(problems)) = refused else { panic!("{pointer}: {refused:?}") };
+        assert_eq!(problems[0].pointer, pointer);
+    }
+}
+
+#[tokio::test]
 async fn shells_are_listed_by_status() {
     let ended = |exit_code: i32, reason: Option<&str>| domain::Shell {
         exit_code: Some(exit_code),

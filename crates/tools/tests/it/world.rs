@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 use tools::port::{
     Before, Captured, Command, CommandEnd, CommandOutcome, EntryKind, Events, FileContent, FileRemoval,
     FileStat, FileWrite, FileWritten, FilesRemoved, GlobQuery, Globbed, GrepQuery, Grepped, KnownFile,
-    ListQuery, Listing, Records, Sandbox, SandboxPath, ShellInput, ShellOutput, Shells, Undoable, WriteMode,
+    ListQuery, Listing, OutputPart, Outputs, Records, Sandbox, SandboxPath, ShellInput, ShellOutput, Shells,
+    Undoable, WriteMode,
 };
 use tools::{Catalog, Context, Finished, ToolError};
 use uuid::Uuid;
@@ -89,6 +90,7 @@ impl World {
             cancel: tokio_util::sync::CancellationToken::new(),
             sandbox: self.clone(),
             shells: self.clone(),
+            outputs: self.clone(),
             records: self.clone(),
             events: self.clone(),
         }
@@ -361,6 +363,26 @@ impl Shells for World {
             end_reason: was_running.then(|| "killed".to_owned()),
             ..shell
         })
+    }
+}
+
+#[async_trait]
+impl Outputs for World {
+    async fn read(
+        &self,
+        _id: CallId,
+        stream: StreamName,
+        from: u64,
+        max_bytes: u64,
+    ) -> Result<OutputPart, ToolError> {
+        let log = self.log.lock().unwrap();
+        let bytes: Vec<u8> =
+            log.iter().filter(|piece| piece.stream == stream).flat_map(|piece| piece.bytes.clone()).collect();
+        let end = bytes.len().min((from + max_bytes) as usize);
+        let part = bytes.get(from as usize..end).unwrap_or_default().to_vec();
+        let pieces = if part.is_empty() { Vec::new() } else { vec![(from, part)] };
+        let ended = self.shells.lock().unwrap().iter().all(|shell| shell.status == ShellStatus::Exited);
+        Ok(OutputPart { pieces, total_bytes: bytes.len() as u64, ended })
     }
 }
 

@@ -147,6 +147,7 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         cancel: facts.running.cancel.clone(),
         sandbox: ports.clone(),
         shells: ports.clone(),
+        outputs: ports.clone(),
         records: ports.clone(),
         events: ports,
     };

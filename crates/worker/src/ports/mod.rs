@@ -12,6 +12,7 @@ mod command;
 mod errors;
 mod files;
 mod foreground;
+mod outputs;
 mod records;
 pub(crate) mod resume;
 mod search;

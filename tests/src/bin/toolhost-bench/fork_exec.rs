@@ -10,23 +10,40 @@ pub(crate) const COMMAND: &str = "echo hi";
 /// What it prints.
 pub(crate) const PRINTED: &str = "hi\n";
 
+/// The Python that is measured everywhere.
+pub(crate) const PYTHON: &str = "print(1)";
+/// What it prints.
+pub(crate) const PYTHON_PRINTED: &str = "1\n";
+
+/// Starts `python3 -c 'print(1)'` and waits for its end.
+///
+/// # Errors
+/// When it cannot be started or does not print what it should.
+pub(crate) fn python() -> Result<Duration> {
+    run(Command::new("python3").args(["-c", PYTHON]), PYTHON_PRINTED)
+}
+
 /// Starts `bash -c 'echo hi'` (by `posix_spawn`, the cheapest way that there is) and waits for its end.
 ///
 /// # Errors
 /// When it cannot be started or does not print what it should.
 pub(crate) fn once() -> Result<Duration> {
+    run(Command::new("/bin/bash").args(["-c", COMMAND]), PRINTED)
+}
+
+fn run(command: &mut Command, printed: &str) -> Result<Duration> {
     let since = Instant::now();
-    let output = Command::new("/bin/bash")
-        .args(["-c", COMMAND])
+    let output = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .output()
-        .context("cannot start bash")?;
+        .context("cannot start it on the host")?;
     let taken = since.elapsed();
     ensure!(
-        output.status.success() && output.stdout == PRINTED.as_bytes(),
-        "bash on the host said {output:?}"
+        output.status.success() && output.stdout == printed.as_bytes(),
+        "{:?} on the host said {output:?}",
+        command.get_program()
     );
     Ok(taken)
 }

@@ -120,14 +120,41 @@ impl Http {
     }
 
     async fn timed_echo(&mut self, session: &Session) -> Result<(Duration, Value)> {
-        let path = format!("{}/calls", session.path);
         let body = self.echo.clone();
+        self.timed(session, &body, PRINTED).await
+    }
+
+    /// The body of a call that is waited for.
+    pub(crate) fn call_body(tool: &str, arguments: &Value) -> Bytes {
+        json!({"tool": tool, "arguments": arguments, "wait_ms": WAIT_MS}).to_string().into()
+    }
+
+    /// Submits a call that has to print this, and its time as for [`Self::echo`].
+    ///
+    /// # Errors
+    /// As [`Self::echo`].
+    pub(crate) async fn timed(
+        &mut self,
+        session: &Session,
+        body: &Bytes,
+        printed: &str,
+    ) -> Result<(Duration, Value)> {
+        let (taken, call) = self.timed_any(session, body).await?;
+        ensure!(call["result"]["structured"]["stdout"] == printed, "not what it should print: {call}");
+        Ok((taken, call))
+    }
+
+    /// The same, whatever it prints.
+    ///
+    /// # Errors
+    /// When the call is refused, or does not end well in time.
+    pub(crate) async fn timed_any(&mut self, session: &Session, body: &Bytes) -> Result<(Duration, Value)> {
+        let path = format!("{}/calls", session.path);
         let since = Instant::now();
-        let answer = self.send("POST", &path, body).await?;
+        let answer = self.send("POST", &path, body.clone()).await?;
         let taken = since.elapsed();
         let call = answer.expect(&[200])?;
-        let printed = &call["result"]["structured"]["stdout"];
-        ensure!(call["status"] == "succeeded" && printed == PRINTED, "not a good end: {call}");
+        ensure!(call["status"] == "succeeded", "not a good end: {call}");
         Ok((taken, call))
     }
 }

@@ -25,6 +25,10 @@ pub(crate) enum Unit {
     Times,
     /// Milliseconds.
     Milliseconds,
+    /// Millions of bytes a second.
+    MegabytesPerSecond,
+    /// 1024 × 1024 bytes.
+    Mebibytes,
     /// Things that went wrong.
     Failures,
 }
@@ -47,6 +51,11 @@ impl Row {
     pub(crate) fn ratio(measure: &'static str, what: &str, goal: Goal, ratio: Ratio) -> Self {
         let spread = Some([ratio.least, ratio.most]);
         Self { spread, ..Self::new(measure, what, Some(goal), ratio.median, Unit::Times) }
+    }
+
+    /// A rate of bytes that has a goal.
+    pub(crate) fn rate(measure: &'static str, what: &str, goal: Goal, rate: Ratio) -> Self {
+        Self { unit: Unit::MegabytesPerSecond, ..Self::ratio(measure, what, goal, rate) }
     }
 
     /// Something that went wrong, or did not.
@@ -93,12 +102,22 @@ impl Row {
         }
     }
 
+    fn sign(&self) -> &'static str {
+        match self.unit {
+            Unit::Times => "×",
+            Unit::Milliseconds => "ms",
+            Unit::MegabytesPerSecond => "MB/s",
+            Unit::Mebibytes => "MiB",
+            Unit::Failures => "",
+        }
+    }
+
     fn cells(&self) -> [String; 6] {
         let goal = match self.goal {
             None => String::new(),
             Some(Goal::AtMost(0.0)) => "none".to_owned(),
-            Some(Goal::AtMost(limit)) => format!("≤ {limit} ×"),
-            Some(Goal::AtLeast(limit)) => format!("≥ {limit} ×"),
+            Some(Goal::AtMost(limit)) => format!("≤ {limit} {}", self.sign()),
+            Some(Goal::AtLeast(limit)) => format!("≥ {limit} {}", self.sign()),
         };
         let figure = match (self.unit, self.spread) {
             (Unit::Times, Some([least, most])) if least < most => {
@@ -106,6 +125,12 @@ impl Row {
             }
             (Unit::Times, _) => format!("{:.2} ×", self.figure),
             (Unit::Milliseconds, _) => format!("{:.2} ms", self.figure),
+            (Unit::MegabytesPerSecond | Unit::Mebibytes, Some([least, most])) => {
+                format!("{:.0} {} ({least:.0}–{most:.0})", self.figure, self.sign())
+            }
+            (Unit::MegabytesPerSecond | Unit::Mebibytes, None) => {
+                format!("{:.0} {}", self.figure, self.sign())
+            }
             (Unit::Failures, _) if self.figure == 0.0 => "none".to_owned(),
             (Unit::Failures, _) => format!("{:.0}", self.figure),
         };

@@ -134,6 +134,30 @@ impl Stack {
         self.pool_is_full(progress).await
     }
 
+    /// A figure of the service's memory, as the kernel tells it.
+    ///
+    /// # Errors
+    /// When the service does not run.
+    pub(crate) fn memory_kib(&self, figure: &str) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.service()?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'));
+        let number =
+            line.and_then(|line| line.split_whitespace().next()).context("the kernel does not tell")?;
+        Ok(number.parse()?)
+    }
+
+    /// Forgets the service's peak of memory.
+    ///
+    /// # Errors
+    /// When the service does not run.
+    pub(crate) fn reset_peak_memory(&self) -> Result<()> {
+        Ok(fs::write(format!("/proc/{}/clear_refs", self.service()?), "5")?)
+    }
+
+    fn service(&self) -> Result<u32> {
+        Ok(self.running.as_ref().context("the service does not run")?.process.pid())
+    }
+
     /// Waits until as many sandboxes wait as should.
     ///
     /// # Errors

@@ -2,8 +2,10 @@
 
 mod p00_floor;
 mod p01_warm_call;
+mod p03_stateless_python;
 mod p04_throughput;
 mod p05_sessions;
+mod p09_bulk_output;
 
 use std::pin::Pin;
 
@@ -27,8 +29,10 @@ pub(crate) struct Measure {
 const ALL: &[Measure] = &[
     Measure { id: "P0", run: |bench| Box::pin(p00_floor::run(bench)) },
     Measure { id: "P1", run: |bench| Box::pin(p01_warm_call::run(bench)) },
+    Measure { id: "P3", run: |bench| Box::pin(p03_stateless_python::run(bench)) },
     Measure { id: "P4", run: |bench| Box::pin(p04_throughput::run(bench)) },
     Measure { id: "P5", run: |bench| Box::pin(p05_sessions::run(bench)) },
+    Measure { id: "P9", run: |bench| Box::pin(p09_bulk_output::run(bench)) },
 ];
 
 /// Those that were asked for; all when none was.
