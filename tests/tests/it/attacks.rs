@@ -51,12 +51,15 @@ except OSError as error:
         }
         ensure!(printed(&client, session, "rm -rf many; echo ok > file; cat file").await? == "ok\n");
 
-        // A file that only looks large takes no disk, and is read where it is asked.
-        let sparse = printed(&client, session, "truncate -s 1T tib 2>/dev/null; truncate -s 10G sparse && printf end >> sparse; du -k sparse | cut -f1; rm -f tib").await?;
-        ensure!(sparse.trim().parse::<u64>()? < 1_000, "kilobytes: {sparse}");
-        let range = json!({"path": "sparse", "byte_range": {"start": 10_737_418_240_u64, "end": 10_737_418_243_u64}});
+        // A file that only looks large takes no disk, and is read where it is asked; beyond the limit of sizes there is none.
+        let sparse = printed(&client, session, "truncate -s 1T tib 2>/dev/null; for size in 10G 1G 60M; do truncate -s $size sparse 2>/dev/null && break; done; \
+            stat -c %s sparse; printf end >> sparse; du -ck sparse tib 2>/dev/null | tail -n 1 | cut -f1; rm -f tib").await?;
+        let (size, kib) = sparse.trim().split_once('\n').context("two numbers")?;
+        ensure!(kib.trim().parse::<u64>()? < 1_000, "kilobytes: {sparse}");
+        let size: u64 = size.parse()?;
+        let range = json!({"path": "sparse", "byte_range": {"start": size, "end": size + 3}});
         let read = client.run(session, "read_file", range).await?;
-        ensure!(read["result"]["structured"]["content"] == "end", "{read:#}");
+        ensure!(size >= 60 << 20 && read["result"]["structured"]["content"] == "end", "{sparse} {read:#}");
         for (tool, arguments) in [
             ("edit_file", json!({"path": "sparse", "old_string": "end", "new_string": "x"})),
             ("grep", json!({"pattern": "en+d", "path": "sparse"})),
@@ -153,9 +156,10 @@ export PATH=/workspace:$PATH BASH_ENV=/workspace/.bashrc LD_PRELOAD=/workspace/e
 alias ls='echo hijacked'; ls() { echo hijacked; }; export -f ls
 ( echo /workspace/evil.so > /etc/ld.so.preload ) 2>/dev/null && echo OPEN preload
 for f in /proc/1/exe /.toolhost/agent /bin/bash /usr/bin/python3 /etc/passwd; do ( echo x > $f ) 2>/dev/null && echo OPEN $f; done
-ls -d /.toolhost/* 2>/dev/null | grep -q . && echo OPEN agent
+command ls -d /.toolhost/* 2>/dev/null | grep -q . && echo OPEN agent
 echo tried"#;
-        ensure!(!printed(&client, session, hijacks).await?.contains("OPEN"));
+        let tried = printed(&client, session, hijacks).await?;
+        ensure!(tried == "tried\n", "{tried}");
         let next = printed(&client, session, "ls -d /workspace; echo \"[$LD_PRELOAD$BASH_ENV$PYTHONPATH]\"; type -t ls; command -v bash").await?;
         ensure!(next.starts_with("/workspace\n[]\nfile\n") && !next.contains("/workspace/bash"), "{next}");
         ensure!(python(&client, session, "import os; print('PYTHONPATH' in os.environ)").await? == "False\n");
