@@ -20,3 +20,4 @@ mod streams;
 mod tokens;
 mod usage;
 mod tool_results;
+mod usage;
