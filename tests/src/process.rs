@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,11 @@ use nix::unistd::Pid;
 
 /// Generous: two busy cores, and a sandbox or two to remove.
 const LIMIT: Duration = Duration::from_secs(90);
+
+/// What becomes of the outputs of a process.
+const GOES_ON: u8 = 0;
+const HOLDS: u8 = 1;
+const ENDS: u8 = 2;
 
 /// A program that cargo built, beside this test.
 ///
@@ -37,6 +44,7 @@ pub struct Process {
     child: Child,
     lines: Receiver<String>,
     said: Vec<String>,
+    reading: Arc<AtomicU8>,
 }
 
 impl Process {
@@ -52,14 +60,22 @@ impl Process {
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let (sender, lines) = channel();
+        let reading = Arc::new(AtomicU8::new(GOES_ON));
         let outputs: [Option<Box<dyn Read + Send>>; 2] = [
             child.stdout.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
             child.stderr.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
         ];
         for output in outputs.into_iter().flatten() {
-            let sender = sender.clone();
+            let (sender, reading) = (sender.clone(), Arc::clone(&reading));
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines() {
+                    match reading.load(Ordering::Acquire) {
+                        GOES_ON => {}
+                        HOLDS => loop {
+                            std::thread::park();
+                        },
+                        _ => break,
+                    }
                     let Ok(line) = line else { break };
                     if sender.send(line).is_err() {
                         break;
@@ -67,7 +83,7 @@ impl Process {
                 }
             });
         }
-        Ok(Self { name: name.to_owned(), child, lines, said: Vec::new() })
+        Ok(Self { name: name.to_owned(), child, lines, said: Vec::new(), reading })
     }
 
     /// Its process id.
@@ -97,6 +113,16 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// Reads nothing more of what it says, and keeps the pipes open: they fill up.
+    pub fn stop_reading(&self) {
+        self.reading.store(HOLDS, Ordering::Release);
+    }
+
+    /// Closes the pipes of what it says, as soon as it says something.
+    pub fn close_outputs(&self) {
+        self.reading.store(ENDS, Ordering::Release);
     }
 
     /// Everything that it has said so far.

@@ -18,6 +18,7 @@ mod service;
 mod signature;
 mod sse;
 mod state;
+mod trace;
 pub mod wire;
 
 pub use config::{ApiConfig, StreamConfig};

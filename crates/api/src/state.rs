@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use domain::dispatch::Dispatch;
+use domain::trace::Traces;
 use store::Store;
 use tokio_util::sync::CancellationToken;
 use tools::Catalog;
@@ -56,6 +57,8 @@ pub struct Ports {
     pub dispatch: Arc<dyn Dispatch>,
     /// To the workers of sessions, for bytes.
     pub exchange: Arc<dyn Exchange>,
+    /// To whoever records traces.
+    pub traces: Arc<dyn Traces>,
 }
 
 /// Why there is no API.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::trace::TraceContext;
 use crate::{ArtifactId, CallId, Code, SessionId, TenantId, WorkerId};
 
 /// Where a call is in its life. The last six are terminal: a database trigger keeps them so.
@@ -390,6 +391,9 @@ pub struct Call {
     pub ended: Option<CallEnded>,
     /// What it used.
     pub usage: CallUsage,
+    /// Where in a distributed trace it belongs. Not part of what anybody is shown.
+    #[serde(skip)]
+    pub trace: Option<TraceContext>,
 }
 
 /// How a call is to be ended: what `report` writes in one commit with the last event.

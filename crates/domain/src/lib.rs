@@ -14,6 +14,7 @@ pub mod policy;
 pub mod session;
 pub mod shell;
 pub mod text;
+pub mod trace;
 pub mod usage;
 
 pub use access::{OperatorContext, Principal, Scope, TenantContext, TenantStatus};

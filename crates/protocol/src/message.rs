@@ -214,6 +214,9 @@ pub struct ExecAttached {
     /// A pre-started shell served it.
     #[serde(default)]
     pub warm: bool,
+    /// Id, in the sandbox, of the process that supervises its tree; none once it has ended.
+    #[serde(default)]
+    pub pid: Option<u32>,
 }
 
 /// State of an operation in the journal.

@@ -89,7 +89,14 @@ impl Agent {
 }
 
 fn attached() -> ExecAttached {
-    ExecAttached { state: OperationState::Running, started: true, offset: 0, running_ms: 0, warm: false }
+    ExecAttached {
+        state: OperationState::Running,
+        started: true,
+        offset: 0,
+        running_ms: 0,
+        warm: false,
+        pid: None,
+    }
 }
 
 fn hello(boot_id: &str, highest_epoch: u64) -> Hello {

@@ -34,6 +34,8 @@ const PARTS: &[(&str, &str)] = &[
     ("toolhost_sse", "HTTP"),
     ("toolhost_store", "Database"),
     ("toolhost_audit", "Audit"),
+    ("toolhost_trace", "Telemetry"),
+    ("toolhost_log", "Telemetry"),
     ("", "Process"),
 ];
 
@@ -44,6 +46,7 @@ const PARTS: &[(&str, &str)] = &[
 pub fn families() -> Result<Vec<MetricFamily>> {
     let (registry, catalog) = (Registry::new(), Catalog::standard());
     crate::process_metrics::register(&registry)?;
+    crate::telemetry::describe_metrics(&registry)?;
     store::describe_metrics(&registry)?;
     api::describe_metrics(&registry, &catalog)?;
     worker::Metrics::register(&registry)?.show_tools(&catalog);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use api::{ApiState, Ports, Readiness, ReadinessCheck};
 use domain::dispatch::{Dispatch, NoDispatch};
+use domain::trace::Traces;
 use prometheus::Registry;
 use sandbox::Sandboxes;
 use store::Store;
@@ -21,6 +22,7 @@ use tools::Catalog;
 use worker::{Worker, WorkerHandle};
 
 use crate::config::Config;
+use crate::telemetry::Telemetry;
 use crate::{internal, process_metrics, wiring};
 
 /// What this process does.
@@ -35,7 +37,6 @@ pub enum Parts {
 }
 
 /// A running service.
-#[derive(Debug)]
 pub struct Service {
     store: Store,
     worker: Option<WorkerHandle>,
@@ -44,8 +45,17 @@ pub struct Service {
     listeners: Vec<JoinHandle<std::io::Result<()>>>,
     metrics_listener: Option<JoinHandle<std::io::Result<()>>>,
     failed: CancellationToken,
-    /// Everything but the metrics' listener has ended.
+    traces: Arc<dyn Traces>,
+    /// Spans on their way to the collector.
+    shipping: Option<JoinHandle<()>>,
+    /// Everything but metrics and traces has ended.
     ended: CancellationToken,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 impl Service {
@@ -53,9 +63,18 @@ impl Service {
     ///
     /// # Errors
     /// When a port is taken, the database is not there or not up to date, or the worker does not start.
-    pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Result<Self> {
+    pub async fn start(
+        config: &Config,
+        parts: Parts,
+        telemetry: &Telemetry,
+        stop: CancellationToken,
+    ) -> Result<Self> {
         let registry = Registry::new();
         process_metrics::register(&registry)?;
+        telemetry.register(&registry)?;
+        let traces = telemetry.traces();
+        let ended = CancellationToken::new();
+        let shipping = telemetry.ship(ended.clone());
         let api_listener = match parts {
             Parts::Api | Parts::ApiAndWorker => Some(bind(config.server.listen, "server.listen").await?),
             Parts::Worker => None,
@@ -84,9 +103,15 @@ impl Service {
             Parts::Api => None,
             Parts::Worker | Parts::ApiAndWorker => {
                 let settings = wiring::worker_config(config, internal_address)?;
-                let started =
-                    Worker::start(settings, store.clone(), Arc::clone(&catalog), &registry, stop.clone())
-                        .await;
+                let started = Worker::start(
+                    settings,
+                    store.clone(),
+                    Arc::clone(&catalog),
+                    &registry,
+                    traces.clone(),
+                    stop.clone(),
+                )
+                .await;
                 let started = started.context("cannot start the worker")?;
                 tracing::info!("the worker runs");
                 Some(started)
@@ -100,7 +125,9 @@ impl Service {
             listeners: Vec::new(),
             metrics_listener: None,
             failed: CancellationToken::new(),
-            ended: CancellationToken::new(),
+            traces,
+            shipping,
+            ended,
         };
         if let (Some(listener), Some(key), Some(worker)) =
             (internal_listener, config.internal.key.clone(), service.worker.clone())
@@ -147,7 +174,7 @@ impl Service {
         };
         let remote = config.internal.key.clone().map(internal::Client::new);
         let exchange = Arc::new(internal::Exchanges { local: self.worker.clone(), remote });
-        let ports = Ports { dispatch, exchange };
+        let ports = Ports { dispatch, exchange, traces: Arc::clone(&self.traces) };
         let settings = wiring::api_config(config)?;
         let (store, readiness) = (self.store.clone(), readiness.clone());
         ApiState::new(store, catalog, ports, settings, registry, readiness, stop.clone())
@@ -232,6 +259,9 @@ impl Service {
         if let Some(listener) = self.metrics_listener {
             outcome = ended(listener).await.and(outcome);
         }
+        if let Some(shipping) = self.shipping {
+            let _ = shipping.await;
+        }
         self.store.close().await;
         outcome
     }
@@ -241,9 +271,9 @@ impl Service {
 ///
 /// # Errors
 /// When it does not start, or a part ends by itself.
-pub async fn run(config: &Config, parts: Parts) -> Result<()> {
+pub async fn run(config: &Config, parts: Parts, telemetry: &Telemetry) -> Result<()> {
     let stop = crate::stop::on_signal()?;
-    let service = Service::start(config, parts, stop.clone()).await?;
+    let service = Service::start(config, parts, telemetry, stop.clone()).await?;
     let failed = tokio::select! {
         () = stop.cancelled() => false,
         () = service.failed() => true,

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use domain::policy::EffectiveLimits;
+use domain::trace::TraceContext;
 use domain::{
     Call, CallEnded, CallError, CallId, CallStatus, CallUsage, Effect, QueuePlace, SessionEnd,
     SessionEndReason, SessionId, TenantContext, WorkerId,
@@ -83,6 +84,8 @@ pub struct NewCall {
     pub parent_call_id: Option<CallId>,
     /// The caller's labels.
     pub metadata: BTreeMap<String, String>,
+    /// Where in a distributed trace it belongs.
+    pub trace: Option<TraceContext>,
 }
 
 /// What policy said about a call.
@@ -356,6 +359,7 @@ fn prepare(id: CallId, session: SessionId, admission: &Admission) -> Result<Admi
                 ))
             })
             .transpose()?,
+        traceparent: call.trace.map(|trace| trace.to_string()),
         again: false,
     })
 }
@@ -395,6 +399,7 @@ fn assemble(id: CallId, session_id: SessionId, admission: Admission, at: DateTim
         error,
         ended,
         usage: CallUsage::default(),
+        trace: call.trace,
     }
 }
 

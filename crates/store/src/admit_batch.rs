@@ -39,6 +39,8 @@ pub(crate) struct AdmitOp {
     pub(crate) queue_limit: i64,
     /// Operation, key and request.
     pub(crate) key: Option<(&'static str, String, String)>,
+    /// Where in a distributed trace it belongs.
+    pub(crate) traceparent: Option<String>,
     /// It may have been written before: the answer to a COMMIT was lost, or somebody else's key was in the way.
     pub(crate) again: bool,
 }
@@ -105,10 +107,10 @@ macro_rules! admission {
                  SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::text[],
                      $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[],
                      $16::bigint[], $17::text[], $18::text[], $19::text[], $20::uuid[], $21::bigint[], $22::text[],
-                     $23::text[], $24::text[], $25::boolean[])
+                     $23::text[], $24::text[], $25::boolean[], $26::text[])
                  WITH ORDINALITY AS i(id, target, tenant_id, session_id, parent_call_id, after_call_id, tool, requested_tool,
                      version, effect, arguments, arguments_sha256, description, metadata, timeout_ms, output_budget_bytes,
-                     principal, error, ended, reserved_by, queue_limit, operation, key, request, again, n)
+                     principal, error, ended, reserved_by, queue_limit, operation, key, request, again, traceparent, n)
              ), session AS MATERIALIZED (
                  SELECT s.id, s.tenant_id, s.status, s.end_requested, s.worker_id, s.reset_requested = s.reset_done AS settled,
                      s.end_reason, s.end_message, s.end_evidence
@@ -159,13 +161,13 @@ macro_rules! admission {
              ), inserted AS (
                  INSERT INTO calls (id, tenant_id, session_id, parent_call_id, after_call_id, tool, requested_tool, version,
                      effect, status, arguments, description, metadata, timeout_ms, output_budget_bytes, attempt, worker_id,
-                     last_seq, output_owner, principal, created_at, ended_at, error, ended)
+                     last_seq, output_owner, principal, created_at, ended_at, error, ended, traceparent)
                  SELECT g.id, g.tenant_id, g.session_id, g.parent_call_id, g.after_call_id, g.tool, g.requested_tool, g.version,
                      g.effect, g.verdict, g.arguments::jsonb, g.description, g.metadata::jsonb, g.timeout_ms,
                      g.output_budget_bytes, CASE g.verdict WHEN 'starting' THEN 1 ELSE 0 END,
                      CASE g.verdict WHEN 'starting' THEN g.reserved_by END,
                      CASE g.verdict WHEN 'starting' THEN 0 ELSE 1 END, g.id, g.principal::jsonb, statement_timestamp(),
-                     CASE g.verdict WHEN 'denied' THEN statement_timestamp() END, g.error::jsonb, g.ended::jsonb
+                     CASE g.verdict WHEN 'denied' THEN statement_timestamp() END, g.error::jsonb, g.ended::jsonb, g.traceparent
                  FROM going g
                  WHERE g.key IS NULL OR EXISTS (SELECT FROM keys WHERE keys.target = g.id)
                  ON CONFLICT (id) DO NOTHING RETURNING id
@@ -248,7 +250,8 @@ pub(crate) async fn admit(
             .bind(each(ops, |op| op.key.as_ref().map(|key| key.0)))
             .bind(each(ops, |op| op.key.as_ref().map(|key| key.1.as_str())))
             .bind(each(ops, |op| op.key.as_ref().map(|key| key.2.as_str())))
-            .bind(each(ops, |op| op.again)),
+            .bind(each(ops, |op| op.again))
+            .bind(each(ops, |op| op.traceparent.as_deref())),
     );
     rows.await?.iter().map(verdict).collect()
 }

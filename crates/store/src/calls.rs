@@ -25,7 +25,7 @@ macro_rules! call_columns {
         "c.id, c.tenant_id, c.session_id, c.parent_call_id, c.after_call_id, c.tool, c.requested_tool, c.version, \
          c.effect, c.status, c.arguments, c.description, c.metadata, c.timeout_ms, c.output_budget_bytes, c.attempt, \
          c.worker_id, c.last_seq, c.cancel_requested, c.output_owner, c.created_at, c.started_at, c.ended_at, \
-         c.result, c.error, c.ended, c.usage"
+         c.result, c.error, c.ended, c.usage, c.traceparent"
     };
 }
 pub(crate) use call_columns;
@@ -227,6 +227,7 @@ pub(crate) fn call(row: &PgRow) -> Result<Call, sqlx::Error> {
         error: optional(row, "error")?,
         ended: optional(row, "ended")?,
         usage: optional::<CallUsage>(row, "usage")?.unwrap_or_default(),
+        trace: row.try_get::<Option<&str>, _>("traceparent")?.and_then(|text| text.parse().ok()),
     })
 }
 

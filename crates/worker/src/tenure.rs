@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use domain::trace::Traces;
 use domain::{CallId, HostId, SessionId, WorkerId};
 use sandbox::Sandboxes;
 use store::{Store, StoreError};
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) sandboxes: Sandboxes,
     pub(crate) catalog: Arc<tools::Catalog>,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Arc<dyn Traces>,
     pub(crate) host_id: HostId,
 }
 

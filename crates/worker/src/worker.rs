@@ -6,6 +6,7 @@ use std::time::Duration;
 use domain::WorkerId;
 use domain::dispatch::Dispatch;
 use domain::exchange::{ExchangeError, Opening};
+use domain::trace::Traces;
 use prometheus::Registry;
 use sandbox::{DockerDriver, Driver, Identity, Sandboxes};
 use store::Store;
@@ -70,23 +71,27 @@ impl Worker {
         store: Store,
         catalog: Arc<Catalog>,
         registry: &Registry,
+        traces: Arc<dyn Traces>,
         shutdown: CancellationToken,
     ) -> Result<WorkerHandle, StartError> {
         let host_id = store.register_host(&config.host).await.map_err(StartError::Register)?;
         let identity = Identity { installation: config.installation.clone(), host_id };
         let driver = DockerDriver::new(identity.clone(), &config.sandbox).map_err(StartError::Driver)?;
-        Self::start_with(config, store, catalog, registry, shutdown, &identity, Arc::new(driver)).await
+        Self::start_with(config, store, catalog, registry, traces, shutdown, &identity, Arc::new(driver))
+            .await
     }
 
     /// The same with another driver.
     ///
     /// # Errors
     /// See [`StartError`].
+    #[expect(clippy::too_many_arguments, reason = "each is one thing that the server wires")]
     pub async fn start_with(
         config: WorkerConfig,
         store: Store,
         catalog: Arc<Catalog>,
         registry: &Registry,
+        traces: Arc<dyn Traces>,
         shutdown: CancellationToken,
         identity: &Identity,
         driver: Arc<dyn Driver>,
@@ -101,7 +106,8 @@ impl Worker {
         let sandboxes =
             Sandboxes::new(identity, driver, Arc::new(ledger), config.sandbox.clone(), of_sandboxes);
         sandboxes.start();
-        let core = Arc::new(Core { config, store, sandboxes: sandboxes.clone(), catalog, metrics, host_id });
+        let core =
+            Arc::new(Core { config, store, sandboxes: sandboxes.clone(), catalog, metrics, traces, host_id });
         let door = Arc::new(Door::default());
         let (stopped_sender, stopped) = watch::channel(false);
         let process = Process { core, door: Arc::clone(&door), worker, shutdown: shutdown.clone() };

@@ -16,4 +16,5 @@ mod monitoring;
 mod sandbox_attacks;
 mod sessions;
 mod submitting;
+mod telemetry;
 mod tools;

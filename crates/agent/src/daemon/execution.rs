@@ -282,6 +282,10 @@ impl Daemon {
             offset: operation.log.rewind(),
             running_ms,
             warm: operation.warm,
+            pid: operation
+                .process
+                .as_ref()
+                .and_then(|process| u32::try_from(process.supervisor.as_raw()).ok()),
         };
         self.reply(stream, &Reply::Attached(attached));
         self.pump(id);

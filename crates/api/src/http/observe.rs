@@ -1,16 +1,17 @@
 //! The outermost layer: every request gets an id, a span and a place in the metrics; every refusal becomes a problem.
 //!
-//! Spans name routes and ids, never queries, arguments or outputs.
+//! Spans name routes and ids, never paths, queries, arguments or outputs: a path may hold a file's name.
 
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CACHE_CONTROL;
-use axum::http::{HeaderName, HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use domain::trace::TraceContext;
 use domain::{Code, RequestId};
-use tracing::Instrument;
+use tracing::{Instrument, Span, field};
 use uuid::Uuid;
 
 use super::address::{PeerAddress, client_address};
@@ -19,6 +20,7 @@ use crate::metrics::{Counted, UNMATCHED};
 use crate::problem::Problem;
 use crate::state::ApiState;
 
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Watches over one request.
@@ -32,9 +34,18 @@ pub(crate) async fn observe(State(state): State<ApiState>, mut request: Request,
         let address = client_address(peer.0, request.headers(), &state.config.trusted_proxies);
         request.extensions_mut().insert(address);
     }
-    let span = tracing::info_span!("request", %request_id, %method, route, path);
+    let span = tracing::info_span!(
+        "request",
+        otel.kind = "server",
+        %request_id,
+        %method,
+        route,
+        call_id = field::Empty,
+        trace_id = field::Empty,
+    );
+    let trace = joined(&state, &span, request.headers());
     let _counted = Counted::up(&state.metrics.in_flight);
-    let response = next.run(request).instrument(span.clone()).await;
+    let response = crate::trace::within(trace, next.run(request)).instrument(span.clone()).await;
     let mut response = finish(response, &method, &path, request_id);
     let headers = response.headers_mut();
     headers.extend(HeaderValue::try_from(request_id.to_string()).ok().map(|id| (REQUEST_ID, id)));
@@ -56,6 +67,28 @@ pub(crate) async fn observe(State(state): State<ApiState>, mut request: Request,
     response
 }
 
+/// The request's place in the trace that its client began, or in one of its own.
+fn joined(state: &ApiState, span: &Span, headers: &HeaderMap) -> Option<TraceContext> {
+    let mut given = headers.get_all(TRACEPARENT).iter();
+    let parent = match (given.next(), given.next()) {
+        (Some(only), None) => only.to_str().ok().and_then(|text| text.parse::<TraceContext>().ok()),
+        // None, or several, of which none is to be believed.
+        _ => None,
+    };
+    let traces = &state.ports.traces;
+    let trace = span.in_scope(|| {
+        if let Some(parent) = parent {
+            traces.adopt(parent);
+        }
+        // Whoever records none still hands the client's trace on.
+        traces.current().or(parent)
+    });
+    if let Some(trace) = trace {
+        span.record("trace_id", trace.trace());
+    }
+    trace
+}
+
 /// A method as a label: an extension method is whatever a client likes.
 fn known(method: &Method) -> &'static str {
     match method.as_str() {
@@ -69,14 +102,9 @@ fn known(method: &Method) -> &'static str {
     }
 }
 
-/// A panic is a bug: its text goes to the log.
-pub(crate) fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("a panic without text");
-    Problem::internal("request handler", &text).into_response()
+/// A panic is a bug: its place is in the log. Its text is not, as it may quote what a tenant sent.
+pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    Problem::internal("request handler", &"it panicked").into_response()
 }
 
 /// Refuses what is beyond the cap on requests, and what takes too long.

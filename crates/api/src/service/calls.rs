@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use domain::policy::{Decision, EffectiveLimits, Layered, Question, evaluate};
+use domain::trace::PastSpan;
 use domain::{
     Call, CallEnded, CallError, CallId, CallStatus, Code, EndReason, Event, EventBody, QueuePlace, SessionId,
     TenantContext, limits,
@@ -19,6 +20,7 @@ use store::{
     NewCall, Page,
 };
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
 
 use super::sessions::Replay;
 use super::{policies, refusal, sessions, tools as catalogue};
@@ -54,7 +56,7 @@ pub(crate) async fn submit(
     idempotency: Option<Idempotency>,
 ) -> Result<Submitted, Problem> {
     let admission = plan(state, context, target, request, idempotency).await?;
-    let task = tokio::spawn(admit(state.clone(), admission));
+    let task = tokio::spawn(admit(state.clone(), admission).in_current_span());
     task.await.unwrap_or_else(|panic| Err(Problem::internal("submit", &panic)))
 }
 
@@ -161,6 +163,7 @@ fn decide(
         after_call_id: request.after,
         parent_call_id: None,
         metadata: request.metadata,
+        trace: crate::trace::current(),
     };
     Some((call, decision))
 }
@@ -228,9 +231,18 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
     };
     admission.reservation = reservation.as_ref().map(|reservation| reservation.worker_id);
     let tool = admission.call.tool.clone();
+    let asked_at = state.store.clock().now();
     let admitted = state.store.admit(admission).await?;
+    state.ports.traces.past(PastSpan {
+        name: "admission",
+        under: None,
+        started_at: asked_at,
+        ended_at: state.store.clock().now(),
+        facts: vec![("tool", tool.clone())],
+    });
     state.metrics.call(&tool, counted(&admitted), 1);
     let submitted = |call: Call, place, replay| {
+        tracing::Span::current().record("call_id", tracing::field::display(call.id));
         let watch = state.store.bus().subscribe_call(call.id);
         Submitted { call, place, replay, watch }
     };

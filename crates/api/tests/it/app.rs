@@ -7,6 +7,7 @@ use api::{ApiConfig, ApiState, NoExchange, Ports, Readiness, ReadinessCheck};
 use domain::call::Outcome;
 use domain::dispatch::NoDispatch;
 use domain::event::OutputPiece;
+use domain::trace::NoTraces;
 use domain::{
     Call, CallEnded, CallResult, CallStatus, CallUsage, EndReason, EventBody, OperatorContext, Principal,
     StreamName, TenantId,
@@ -54,7 +55,11 @@ impl App {
         let checks = vec![ReadinessCheck::new("engine", || async { Ok(()) })];
         let checks = Readiness::new(&store, checks, stop.clone());
         let catalog = Arc::new(tools::Catalog::standard());
-        let ports = Ports { dispatch: Arc::new(NoDispatch), exchange: Arc::new(NoExchange) };
+        let ports = Ports {
+            dispatch: Arc::new(NoDispatch),
+            exchange: Arc::new(NoExchange),
+            traces: Arc::new(NoTraces),
+        };
         let state = ApiState::new(store.clone(), catalog, ports, config, &registry, checks, stop.clone())
             .expect("a state");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -11,6 +11,7 @@ use crate::cli::{Cli, Command, ConfigArgs, ServeArgs};
 use crate::config::load::{Sources, load};
 use crate::config::{Config, LogConfig, LogFormat, reference};
 use crate::service::{self, Parts};
+use crate::telemetry::Telemetry;
 use crate::{dev, telemetry, wiring};
 
 /// Runs what the command line asks for.
@@ -31,20 +32,20 @@ pub fn run(cli: Cli) -> Result<()> {
                 // The demo is what the terminal is for.
                 log = LogConfig { format: LogFormat::Pretty, filter: "warn".to_owned() };
             }
-            telemetry::start(&log)?;
-            block_on(dev::run(config, arguments))
+            let telemetry = telemetry::start(&log, &config.telemetry)?;
+            block_on(dev::run(config, arguments, &telemetry))
         }
         Command::Serve(ServeArgs { with_worker }) => {
-            let config = started(&sources)?;
+            let (config, telemetry) = started(&sources)?;
             let parts = if with_worker { Parts::ApiAndWorker } else { Parts::Api };
-            block_on(service::run(&config, parts))
+            block_on(service::run(&config, parts, &telemetry))
         }
         Command::Worker => {
-            let config = started(&sources)?;
-            block_on(service::run(&config, Parts::Worker))
+            let (config, telemetry) = started(&sources)?;
+            block_on(service::run(&config, Parts::Worker, &telemetry))
         }
         Command::Migrate => {
-            let config = started(&sources)?;
+            let (config, _telemetry) = started(&sources)?;
             block_on(wiring::migrate(&config))
         }
         Command::Audit(command) => {
@@ -59,10 +60,10 @@ pub fn run(cli: Cli) -> Result<()> {
 }
 
 /// The configuration of a process that works for long, with its log begun.
-fn started(sources: &Sources) -> Result<Config> {
+fn started(sources: &Sources) -> Result<(Config, Telemetry)> {
     let config = load(sources)?;
-    telemetry::start(&config.log)?;
-    Ok(config)
+    let telemetry = telemetry::start(&config.log, &config.telemetry)?;
+    Ok((config, telemetry))
 }
 
 fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {

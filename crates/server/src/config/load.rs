@@ -137,6 +137,12 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             "retention.events_days must not exceed retention.calls_days: events go before their calls",
         );
     }
+    if !(0.0..=1.0).contains(&config.telemetry.sampling_ratio) {
+        return problem("telemetry.sampling_ratio is a number from 0 to 1");
+    }
+    if config.telemetry.otlp_endpoint.as_ref().is_some_and(|endpoint| !endpoint.starts_with("http://")) {
+        return problem("telemetry.otlp_endpoint begins with http:// (a collector beside the process)");
+    }
     if let Some(pepper) = &config.keys.pepper
         && pepper.expose().len() < 32
     {

@@ -47,6 +47,8 @@ pub struct Config {
     pub retention: RetentionConfig,
     /// What the process says.
     pub log: LogConfig,
+    /// Traces.
+    pub telemetry: TelemetryConfig,
 }
 
 /// The HTTP API.
@@ -232,6 +234,22 @@ pub struct LogConfig {
 impl Default for LogConfig {
     fn default() -> Self {
         Self { format: LogFormat::Auto, filter: "info".to_owned() }
+    }
+}
+
+/// Traces.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TelemetryConfig {
+    /// Where the collector is.
+    pub otlp_endpoint: Option<String>,
+    /// The part of the traces that begin here which is recorded.
+    pub sampling_ratio: f64,
+}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self { otlp_endpoint: None, sampling_ratio: 1.0 }
     }
 }
 

@@ -229,6 +229,14 @@ pub const SETTINGS: &[Setting] = &[
         "`pretty`, `json`, or `auto`: pretty on a terminal, else JSON. Arguments and outputs of calls are never logged.",
     ),
     text("log.filter", "What is logged, as `level` or `target=level,…` (the syntax of `RUST_LOG`)."),
+    text(
+        "telemetry.otlp_endpoint",
+        "Address of an OpenTelemetry collector that takes OTLP over HTTP (`http://127.0.0.1:4318`; `/v1/traces` is added). No traces are recorded when left out. Plain HTTP: run the collector beside the process.",
+    ),
+    value(
+        "telemetry.sampling_ratio",
+        "The part of the traces that begin here which is recorded, from 0 to 1. A trace that a client began (`traceparent`) is recorded as that client decided.",
+    ),
 ];
 
 const SECTIONS: &[(&str, &str)] = &[
@@ -245,6 +253,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("policy", "The installation's own layer of policy. Tenants, keys and sessions can only narrow it."),
     ("retention", "How long things are kept."),
     ("log", "What the process says, on standard error."),
+    ("telemetry", "Traces of calls, for an OpenTelemetry collector."),
 ];
 
 /// The setting of this name.

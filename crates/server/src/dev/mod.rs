@@ -15,6 +15,7 @@ use crate::config::{Config, Secret};
 use crate::place::Place;
 use crate::postgres::{Cluster, Durability};
 use crate::service::{Parts, Service};
+use crate::telemetry::Telemetry;
 use crate::{stop, wiring};
 
 /// Printed at the end of the start, and the first example of README.md (a test compares).
@@ -29,7 +30,7 @@ const RUNNING: &str = "running";
 ///
 /// # Errors
 /// When something does not start, or ends by itself.
-pub async fn run(mut config: Config, arguments: DevArgs) -> Result<()> {
+pub async fn run(mut config: Config, arguments: DevArgs, telemetry: &Telemetry) -> Result<()> {
     let stop = stop::on_signal()?;
     let place = Place::take(&arguments.state_dir)?;
     settings::apply(&mut config, &arguments, &place)?;
@@ -45,7 +46,7 @@ pub async fn run(mut config: Config, arguments: DevArgs) -> Result<()> {
     let ended = if stop.is_cancelled() {
         Ok(())
     } else {
-        Box::pin(serve(&config, &arguments, &place, cluster.as_mut(), &stop)).await
+        Box::pin(serve(&config, &arguments, &place, cluster.as_mut(), telemetry, &stop)).await
     };
     if let Some(cluster) = cluster.as_mut() {
         cluster.stop().await?;
@@ -58,6 +59,7 @@ async fn serve(
     arguments: &DevArgs,
     place: &Place,
     cluster: Option<&mut Cluster>,
+    telemetry: &Telemetry,
     stop: &CancellationToken,
 ) -> Result<()> {
     wiring::migrate(config).await?;
@@ -65,7 +67,7 @@ async fn serve(
     place.write_private(RUNNING, &std::process::id().to_string())?;
     // Not the user's token: what a killed run left is cleared away before the worker is told to end.
     let end = CancellationToken::new();
-    let service = Service::start(config, Parts::ApiAndWorker, end.clone()).await?;
+    let service = Service::start(config, Parts::ApiAndWorker, telemetry, end.clone()).await?;
     let clearing =
         service.sandboxes().filter(|_| killed).map(|sandboxes| tokio::spawn(leftovers::clear(sandboxes)));
     let shown = tokio::select! {

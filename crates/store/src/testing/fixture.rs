@@ -74,6 +74,7 @@ pub fn admission(context: &TenantContext, session: SessionId) -> Admission {
             after_call_id: None,
             parent_call_id: None,
             metadata: BTreeMap::new(),
+            trace: None,
         },
         decision: CallDecision::Allowed,
         reservation: None,

@@ -1,6 +1,5 @@
 //! The run of a call's tool: in which sandbox, until when, and how it came out.
 
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +10,7 @@ use domain::{Call, CallResult, CallUsage};
 use futures_util::FutureExt;
 use serde_json::Map;
 use tokio::time::{Instant, sleep_until};
+use tracing::Instrument;
 
 use super::outcome::{Cause, Circumstances, Execution, Report, report};
 use super::{CallLog, Consumption, RunningCall, Start};
@@ -94,6 +94,11 @@ impl Facts {
         CallUsage { queue_ms, duration_ms, ..self.consumption.so_far() }
     }
 
+    /// The trace that it belongs to, as it is searched for; empty when it belongs to none.
+    pub(crate) fn trace_id(&self) -> String {
+        self.call.trace.map_or_else(String::new, |trace| trace.trace())
+    }
+
     /// Whether the agent's journal holds nothing of the call that somebody still needs.
     pub(crate) fn is_forgettable(&self) -> bool {
         self.begun.load(Ordering::Relaxed) && !self.became_shell.load(Ordering::Relaxed)
@@ -153,15 +158,17 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
     };
     let arguments = facts.call.arguments.clone();
     facts.consumption.add(|usage| usage.bytes_in = arguments.to_string().len() as u64);
-    let tool =
-        AssertUnwindSafe(facts.tenure.core.catalog.run(&facts.call.tool, &cx, arguments)).catch_unwind();
+    let span = tracing::info_span!("tool", call_id = %facts.call.id, trace_id = facts.trace_id(), tool = facts.call.tool);
+    let tool = AssertUnwindSafe(facts.tenure.core.catalog.run(&facts.call.tool, &cx, arguments))
+        .catch_unwind()
+        .instrument(span);
     tokio::pin!(tool);
     tokio::select! {
         biased;
         returned = &mut tool => match returned {
             Ok(Ok(finished)) => Execution::Returned(finished),
             Ok(Err(error)) => Execution::Refused(error),
-            Err(panic) => panicked(facts, panic.as_ref()),
+            Err(_) => panicked(facts),
         },
         () = facts.tenure.ended.cancelled() => Execution::Abandoned,
         () = out_of_patience(facts) => {
@@ -210,18 +217,10 @@ async fn out_of_patience(facts: &Facts) {
     }
 }
 
-fn panicked(facts: &Facts, panic: &(dyn Any + Send)) -> Execution {
-    let message = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_default();
-    facts
-        .tenure
-        .metrics()
-        .panics
-        .with_label_values(&[tool_label(&facts.tenure.core.catalog, &facts.call.tool)])
-        .inc();
-    tracing::error!(call = %facts.call.id, tool = facts.call.tool, message, "a tool panicked");
+/// A bug: its place is in the log. Its text is not, as it may quote what a tenant sent.
+fn panicked(facts: &Facts) -> Execution {
+    let tool = tool_label(&facts.tenure.core.catalog, &facts.call.tool);
+    facts.tenure.metrics().panics.with_label_values(&[tool]).inc();
+    tracing::error!(call_id = %facts.call.id, tool, "a tool panicked");
     Execution::Panicked
 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::call::Outcome;
+use domain::trace::PastSpan;
 use domain::{
     Call, CallEnded, CallError, CallId, CallStatus, CallUsage, Code, EndReason, SessionEnd, SessionEndReason,
     SessionId,
@@ -21,6 +22,7 @@ use domain::{
 use store::{Fence, SessionWish};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use crate::board::Slot;
 use crate::metrics::tool_label;
@@ -105,15 +107,47 @@ pub(crate) fn start(tenure: &Arc<Tenure>, call: Call, slot: Slot, how: Start) {
         return;
     }
     tenure.metrics().starts.with_label_values(&[how.as_str()]).inc();
+    let span = span_of(tenure, &call, how);
     let tenure_of_task = Arc::clone(tenure);
-    tenure.spawn(async move {
+    let task = async move {
         let tenure = tenure_of_task;
         let facts = Arc::new(Facts::new(&tenure, &session, &running, call, how, CallLog::new(fence)));
         run(&facts).await;
         tenure.remove_call(running.id);
         running.over.cancel();
         drop(slot);
-    });
+    };
+    tenure.spawn(task.instrument(span));
+}
+
+/// The span of a call's run here, under the request that asked for it, wherever that was. Its wait is a span beside it.
+fn span_of(tenure: &Tenure, call: &Call, how: Start) -> Span {
+    // No parent in this process: a request does not last until what it asked for has ended.
+    let span = tracing::info_span!(
+        parent: None,
+        "call",
+        otel.kind = "consumer",
+        call_id = %call.id,
+        session_id = %call.session_id,
+        trace_id = tracing::field::Empty,
+        attempt = call.attempt,
+        how = how.as_str(),
+    );
+    let Some(trace) = call.trace else { return span };
+    span.record("trace_id", trace.trace());
+    let traces = &tenure.core.traces;
+    span.in_scope(|| traces.adopt(trace));
+    match how {
+        Start::Direct | Start::Claimed => traces.past(PastSpan {
+            name: "queue",
+            under: Some(trace),
+            started_at: call.created_at,
+            ended_at: tenure.store().clock().now(),
+            facts: vec![("call_id", call.id.to_string())],
+        }),
+        Start::Resumed { .. } => {}
+    }
+    span
 }
 
 /// When somebody else than the caller wished the call's end (its key was revoked, say), it says so. What cannot be read now is left out.

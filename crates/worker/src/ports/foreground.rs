@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use domain::limits::KILL_GRACE_MS;
+use domain::trace::PastSpan;
 use domain::{CallResult, StreamName};
 use futures_util::future::BoxFuture;
 use sandbox::protocol::{ExecAttached, ExecExit, ExecRequest, ExecSpec, KillRequest, OperationKey};
@@ -33,6 +34,8 @@ pub(super) struct Foreground<'a> {
     spec: ExecSpec,
     stream: Option<ExecStream>,
     began: Option<Instant>,
+    /// Its process in the sandbox, for the trace.
+    pid: Option<u32>,
     captures: [Capture; 2],
     killing: Option<BoxFuture<'a, ()>>,
     is_over: bool,
@@ -72,6 +75,7 @@ impl<'a> Foreground<'a> {
             spec,
             stream: None,
             began: None,
+            pid: None,
             captures: [Capture::new(budget), Capture::new(budget)],
             killing: None,
             is_over: false,
@@ -158,6 +162,7 @@ impl<'a> Foreground<'a> {
         let facts = &self.ports.facts;
         match event {
             ExecEvent::Attached(attached) => {
+                self.pid = attached.pid.or(self.pid);
                 if self.began.is_none() {
                     self.begin_output(&attached).await?;
                 }
@@ -180,9 +185,32 @@ impl<'a> Foreground<'a> {
                 self.captures[0].set_total(base.stdout + exit.stdout_bytes);
                 self.captures[1].set_total(base.stderr + exit.stderr_bytes);
                 facts.tenure.metrics().dropped_bytes.inc_by(self.dropped);
+                self.trace(&exit);
                 Ok(Some(exit))
             }
         }
+    }
+
+    /// The agent exports nothing: its process is a span by what it says of it.
+    fn trace(&self, exit: &ExecExit) {
+        let tenure = &self.ports.facts.tenure;
+        let ended_at = tenure.store().clock().now();
+        let ran = i64::try_from(exit.duration_ms).unwrap_or(i64::MAX);
+        let mut facts = vec![
+            ("operation", self.key.operation.to_string()),
+            ("cpu_ms", exit.cpu_ms.to_string()),
+            ("max_rss_bytes", exit.max_rss_bytes.to_string()),
+            ("killed", exit.killed.to_string()),
+        ];
+        facts.extend(self.pid.map(|pid| ("process.pid", pid.to_string())));
+        facts.extend(exit.exit_code.map(|code| ("process.exit.code", code.to_string())));
+        tenure.core.traces.past(PastSpan {
+            name: "process",
+            under: None,
+            started_at: ended_at - chrono::Duration::try_milliseconds(ran).unwrap_or_default(),
+            ended_at,
+            facts,
+        });
     }
 
     /// The first time that the agent says where the output begins.
