@@ -15,6 +15,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "files", include_str!("../../../migrations/0002_files.sql")),
     (3, "audit", include_str!("../../../migrations/0003_audit.sql")),
     (4, "access", include_str!("../../../migrations/0004_access.sql")),
+    (5, "watch", include_str!("../../../migrations/0005_watch.sql")),
     (6, "capacity", include_str!("../../../migrations/0006_capacity.sql")),
     (8, "shells", include_str!("../../../migrations/0008_shells.sql")),
 ];
