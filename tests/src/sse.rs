@@ -98,6 +98,9 @@ pub struct Follower {
     pub events: Vec<SseEvent>,
     /// Connections that it took.
     pub connections: u32,
+    /// How often the service asked it to come back.
+    pub told_to_reconnect: u32,
+    other: Option<Client>,
 }
 
 impl Follower {
@@ -110,7 +113,16 @@ impl Follower {
             cuts: 0,
             events: Vec::new(),
             connections: 0,
+            told_to_reconnect: 0,
+            other: None,
         }
+    }
+
+    /// The same over two processes, as behind a balancer: each connection goes to the other one.
+    #[must_use]
+    pub fn over(mut self, other: &Client) -> Self {
+        self.other = Some(other.clone());
+        self
     }
 
     /// The same with up to this many cuts after a random number of bytes.
@@ -164,7 +176,9 @@ impl Follower {
     /// One connection: reads until the end of the call, the limit, a disconnection, or `go_on` says no.
     async fn connect(&mut self, limit: Option<usize>, go_on: impl Fn(&SseEvent) -> bool) -> Result<()> {
         self.connections += 1;
-        let mut request = self.client.request("GET", &self.path).header("accept", "text/event-stream");
+        let other = self.other.as_ref().filter(|_| self.connections.is_multiple_of(2));
+        let client = other.unwrap_or(&self.client);
+        let mut request = client.request("GET", &self.path).header("accept", "text/event-stream");
         if self.last() > 0 {
             request = request.header("last-event-id", self.last());
         }
@@ -199,6 +213,7 @@ impl Follower {
     }
 
     fn take(&mut self, event: SseEvent) -> Result<()> {
+        self.told_to_reconnect += u32::from(event.event == "reconnect");
         let Some(id) = event.id else { return Ok(()) };
         ensure!(id == self.last() + 1, "event {id} after event {}", self.last());
         ensure!(!self.ended(), "an event after the last: {event:?}");

@@ -1,12 +1,14 @@
 //! What an installation decides about its API. The binary fills this from its own configuration tree.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::limits;
 use domain::policy::Policy;
 
 use crate::jwt::IssuerConfig;
+use crate::tls::Tls;
 
 /// Settings of the API.
 #[derive(Clone)]
@@ -39,6 +41,10 @@ pub struct ApiConfig {
     pub body_timeout: Duration,
     /// Time for a request to be answered, beside what it asked to wait.
     pub answer_timeout: Duration,
+    /// The certificate of the listener; plain HTTP without one.
+    pub tls: Option<Arc<Tls>>,
+    /// Time at shutdown in which new connections are still taken, while readiness says no.
+    pub linger: Duration,
     /// Time that open requests and streams get at shutdown.
     pub drain: Duration,
     /// Event streams.
@@ -84,6 +90,8 @@ impl Default for ApiConfig {
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             answer_timeout: Duration::from_secs(30),
+            tls: None,
+            linger: Duration::ZERO,
             drain: Duration::from_secs(10),
             streams: StreamConfig::default(),
         }

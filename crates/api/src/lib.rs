@@ -18,6 +18,7 @@ mod service;
 mod signature;
 mod sse;
 mod state;
+mod tls;
 mod trace;
 pub mod wire;
 
@@ -30,3 +31,4 @@ pub use metrics::describe_metrics;
 pub use openapi::openapi;
 pub use serve::serve;
 pub use state::{ApiError, ApiState, Ports};
+pub use tls::{Tls, TlsError};

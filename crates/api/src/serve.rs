@@ -19,6 +19,7 @@ use axum::extract::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -31,7 +32,7 @@ use crate::http::PeerAddress;
 use crate::metrics::Counted;
 use crate::state::ApiState;
 
-/// Serves the API until `shutdown` is cancelled, then lets open requests and streams end within the drain time.
+/// Serves the API until `shutdown` is cancelled and the linger time is over, then lets open requests and streams end within the drain time.
 ///
 /// # Errors
 /// When the API cannot be put together, or the listener itself fails for good.
@@ -46,18 +47,19 @@ pub async fn serve(
     let cut = CancellationToken::new();
     let background = TaskTracker::new();
     state.issuers.keep_fresh(&background, &shutdown);
+    let closing = closing(shutdown, state.config.linger);
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &room) => accepted,
-            () = shutdown.cancelled() => break,
+            () = closing.cancelled() => break,
         };
         let Some((stream, peer, permit)) = accepted else { continue };
         let (router, state) = (router.clone(), state.clone());
-        let (shutdown, cut) = (shutdown.clone(), cut.clone());
+        let (closing, cut) = (closing.clone(), cut.clone());
         connections.spawn(async move {
             let _counted = Counted::up(&state.metrics.connections);
             tokio::select! {
-                () = connection(stream, peer, router, &state, shutdown) => {}
+                () = greet(stream, peer, router, &state, closing) => {}
                 () = cut.cancelled() => {}
             }
             drop(permit);
@@ -73,6 +75,19 @@ pub async fn serve(
         connections.wait().await;
     }
     Ok(())
+}
+
+/// When connections are taken no more: some time after `shutdown`, so that whoever shares requests out has seen that this process
+/// is not ready, and sends it none that would be refused.
+fn closing(shutdown: CancellationToken, linger: Duration) -> CancellationToken {
+    let closing = CancellationToken::new();
+    let later = closing.clone();
+    tokio::spawn(async move {
+        shutdown.cancelled().await;
+        sleep(linger).await;
+        later.cancel();
+    });
+    closing
 }
 
 async fn accept(
@@ -95,12 +110,30 @@ async fn accept(
     }
 }
 
-async fn connection(
+/// Greets a connection as its listener is configured, then serves it.
+async fn greet(
     stream: TcpStream,
     peer: IpAddr,
     router: Router,
     state: &ApiState,
-    shutdown: CancellationToken,
+    closing: CancellationToken,
+) {
+    let Some(tls) = &state.config.tls else {
+        return connection(stream, peer, router, state, closing).await;
+    };
+    match timeout(state.config.header_timeout, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => connection(stream, peer, router, state, closing).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a connection did not come to TLS"),
+        Err(_) => tracing::debug!("a connection took too long for TLS"),
+    }
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: IpAddr,
+    router: Router,
+    state: &ApiState,
+    closing: CancellationToken,
 ) {
     let config = &state.config;
     let mut builder = Builder::new(TokioExecutor::new());
@@ -128,7 +161,7 @@ async fn connection(
     tokio::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,
-        () = shutdown.cancelled() => {
+        () = closing.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

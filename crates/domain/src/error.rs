@@ -8,11 +8,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $variant:ident = ($name:literal, $status:literal, $retryable:literal, $title:literal);)*) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident = ($name:literal, $status:literal, $retryable:literal, $title:literal);)*) => {
         /// A machine-readable error code.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Code {
-            $($(#[$doc])* #[serde(rename = $name)] $variant,)*
+            $($(#[doc = $doc])+ #[serde(rename = $name)] $variant,)*
         }
 
         impl Code {
@@ -35,6 +35,12 @@ macro_rules! codes {
             #[must_use]
             pub const fn retryable(self) -> bool {
                 match self { $(Self::$variant => $retryable),* }
+            }
+
+            /// What it means, in a sentence or two.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+).trim()),* }
             }
 
             /// A short, fixed summary.

@@ -1,5 +1,6 @@
 //! The binary `toolhost`: configuration, telemetry, wiring and subcommands. It decides nothing that a room decides.
 
+mod certificates;
 pub mod cli;
 pub mod commands;
 pub mod config;

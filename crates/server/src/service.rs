@@ -175,7 +175,8 @@ impl Service {
         let remote = config.internal.key.clone().map(internal::Client::new);
         let exchange = Arc::new(internal::Exchanges { local: self.worker.clone(), remote });
         let ports = Ports { dispatch, exchange, traces: Arc::clone(&self.traces) };
-        let settings = wiring::api_config(config)?;
+        let mut settings = wiring::api_config(config)?;
+        settings.tls = crate::certificates::keep(&config.tls, stop)?;
         let (store, readiness) = (self.store.clone(), readiness.clone());
         ApiState::new(store, catalog, ports, settings, registry, readiness, stop.clone())
             .context("cannot start the API")

@@ -96,6 +96,8 @@ pub fn api_config(config: &Config) -> Result<ApiConfig> {
         header_timeout: Duration::from_millis(server.header_timeout_ms),
         body_timeout: Duration::from_millis(server.body_timeout_ms),
         answer_timeout: Duration::from_millis(server.answer_timeout_ms),
+        tls: None,
+        linger: Duration::from_millis(server.linger_ms),
         drain: Duration::from_millis(server.drain_ms),
         streams: StreamConfig {
             per_tenant: server.streams_per_tenant,

@@ -32,6 +32,33 @@ pub(crate) fn form(headers: &HeaderMap) -> Form {
     }
 }
 
+/// Who reads a page that is there in several forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// It wants JSON, or does not say.
+    Program,
+    /// It wants HTML.
+    Browser,
+    /// It wants text.
+    Terminal,
+}
+
+/// Who reads: whoever names HTML or text and likes JSON no better.
+pub(crate) fn reader(headers: &HeaderMap) -> Reader {
+    let ranges = ranges(headers);
+    let named = |wanted: &str| {
+        ranges.iter().find(|(range, weight)| range == wanted && *weight > 0.0).map_or(0.0, |found| found.1)
+    };
+    let (json, html, text) = (named("application/json"), named("text/html"), named("text/plain"));
+    if html > 0.0 && html >= text && html >= json {
+        Reader::Browser
+    } else if text > 0.0 && text >= json {
+        Reader::Terminal
+    } else {
+        Reader::Program
+    }
+}
+
 /// The representation of a list that can be exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rows {
@@ -108,6 +135,26 @@ mod tests {
             assert_eq!(form(&headers), wanted, "{accept}");
         }
     }
+
+    #[test]
+    fn browsers_get_pages_and_programs_json() {
+        for (accept, wanted) in [
+            ("", Reader::Program),
+            ("*/*", Reader::Program),
+            ("application/json", Reader::Program),
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Reader::Browser),
+            ("text/html;q=0.1, application/json", Reader::Program),
+            ("text/plain", Reader::Terminal),
+            ("text/plain, text/html;q=0.5", Reader::Terminal),
+        ] {
+            let mut headers = HeaderMap::new();
+            if !accept.is_empty() {
+                headers.insert(ACCEPT, accept.parse().expect("a header"));
+            }
+            assert_eq!(reader(&headers), wanted, "{accept}");
+        }
+    }
+
     #[test]
     fn lines_are_given_to_who_names_them() {
         for (accept, wanted) in [

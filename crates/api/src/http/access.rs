@@ -28,8 +28,15 @@ use crate::service::rates::{self, Quotas};
 use crate::state::{ApiError, ApiState};
 
 /// Operations that anybody may call.
-pub(crate) const PUBLIC: &[&str] =
-    &["GET /healthz", "GET /readyz", "GET /openapi.json", "GET /problems", "GET /problems/{code}"];
+pub(crate) const PUBLIC: &[&str] = &[
+    "GET /healthz",
+    "GET /readyz",
+    "GET /openapi.json",
+    "GET /docs",
+    "GET /docs/{file}",
+    "GET /problems",
+    "GET /problems/{code}",
+];
 
 /// What an operation asks of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,7 @@
 mod accept;
 mod access;
 mod address;
+mod advice;
 mod audit;
 mod batches;
 mod calls;
@@ -20,6 +21,7 @@ mod me;
 mod observe;
 mod output;
 mod output_lines;
+mod pages;
 mod policies;
 mod problems;
 mod ranges;
@@ -100,6 +102,8 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(health::get_health))
         .routes(routes!(health::get_readiness))
         .routes(routes!(document))
+        .routes(routes!(pages::get_docs))
+        .routes(routes!(pages::get_docs_file))
         .routes(routes!(problems::list_problems))
         .routes(routes!(problems::get_problem))
 }

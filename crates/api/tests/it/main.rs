@@ -13,6 +13,7 @@ mod lists;
 mod openapi;
 mod output;
 mod quotas;
+mod pages;
 mod rates;
 mod roles;
 mod runtimes;

@@ -137,6 +137,9 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             "retention.events_days must not exceed retention.calls_days: events go before their calls",
         );
     }
+    if config.tls.certificate.is_some() != config.tls.key.is_some() {
+        return problem("tls.certificate and tls.key are set together");
+    }
     if !(0.0..=1.0).contains(&config.telemetry.sampling_ratio) {
         return problem("telemetry.sampling_ratio is a number from 0 to 1");
     }

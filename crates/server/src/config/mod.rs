@@ -23,6 +23,8 @@ pub use secret::Secret;
 pub struct Config {
     /// The HTTP API.
     pub server: ServerConfig,
+    /// TLS of the HTTP API.
+    pub tls: TlsConfig,
     /// Metrics and health of the process.
     pub metrics: MetricsConfig,
     /// The way of bytes between processes.
@@ -75,6 +77,8 @@ pub struct ServerConfig {
     pub streams: u32,
     /// Images that sessions may name.
     pub images: Vec<String>,
+    /// Time at shutdown in which new connections are still taken, in milliseconds.
+    pub linger_ms: u64,
     /// Time that open requests and streams get at shutdown, in milliseconds.
     pub drain_ms: u64,
     /// Proxies whose `X-Forwarded-For` is believed.
@@ -94,10 +98,21 @@ impl Default for ServerConfig {
             streams_per_tenant: limits::SSE_STREAMS_PER_TENANT,
             streams: limits::SSE_STREAMS,
             images: vec!["*".to_owned()],
+            linger_ms: 0,
             drain_ms: 10_000,
             trusted_proxies: Vec::new(),
         }
     }
+}
+
+/// TLS of the HTTP API.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    /// File with the certificate chain, PEM.
+    pub certificate: Option<std::path::PathBuf>,
+    /// File with its key, PEM.
+    pub key: Option<std::path::PathBuf>,
 }
 
 /// Metrics and health of the process.

@@ -66,6 +66,10 @@ pub const SETTINGS: &[Setting] = &[
         "Images that sessions may name beside the default one: names, or prefixes that end in `*`.",
     ),
     value(
+        "server.linger_ms",
+        "Time in which new connections are still taken after the process was asked to stop, while `/readyz` says no already. Behind a balancer: a little longer than it takes to notice.",
+    ),
+    value(
         "server.drain_ms",
         "Time that open requests and event streams get when the process is asked to stop.",
     ),
@@ -73,6 +77,11 @@ pub const SETTINGS: &[Setting] = &[
         "server.trusted_proxies",
         "Addresses of proxies whose `X-Forwarded-For` is believed when the client's address is recorded.",
     ),
+    text(
+        "tls.certificate",
+        "File with the certificate chain (PEM) of the HTTP API. Without one it speaks plain HTTP: then keep it behind a proxy that ends TLS (`server.trusted_proxies`). Both files are read again on SIGHUP and when they change; TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1.",
+    ),
+    text("tls.key", "File with the key (PEM) of that certificate."),
     value("metrics.enabled", "Whether there is a listener for `/metrics`, `/healthz` and `/readyz`."),
     text("metrics.listen", "Address and port of that listener. Keep it private: it has no authentication."),
     text(
@@ -241,6 +250,7 @@ pub const SETTINGS: &[Setting] = &[
 
 const SECTIONS: &[(&str, &str)] = &[
     ("server", "The HTTP API."),
+    ("tls", "TLS of the HTTP API."),
     ("metrics", "Metrics and health of a process, on a listener of their own."),
     ("internal", "The way of bytes from any API process to the worker that has a session."),
     ("database", "Postgres, the only store."),

@@ -1,0 +1,112 @@
+//! Processes that are replaced while they are used: nothing that was accepted is lost, and everybody is told where to go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tests::{Client, Follower, Host, host, wait};
+
+const SESSIONS: usize = 4;
+const CALLS: usize = 48;
+
+/// Submits as a client does behind a balancer: to whoever answers, with a key, until somebody has taken it.
+async fn submit(processes: &[Client], session: &str, n: usize) -> Result<String> {
+    let command = format!("echo nonce-{n} >> ledger; echo before-{n}; sleep 0.{}; echo after-{n}", n % 10);
+    let body = json!({"tool": "bash", "arguments": {"command": command}});
+    let (path, key) = (format!("/v1/sessions/{session}/calls"), format!("call-{n}"));
+    for attempt in n.. {
+        let reply = processes[attempt % processes.len()].post_once(&path, &body, &key).await;
+        match reply {
+            Ok(reply) if matches!(reply.status, 200 | 202) => return tests::client::id_of(&reply.json()),
+            Ok(reply) => ensure!(reply.status == 503, "{reply:?}"),
+            Err(_) => {}
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    unreachable!("the range has no end")
+}
+
+async fn one(n: usize, processes: Vec<Client>, session: String, submitted: Arc<AtomicUsize>) -> Result<u32> {
+    let call = submit(&processes, &session, n).await?;
+    submitted.fetch_add(1, Ordering::Relaxed);
+    let mut follower = Follower::new(&processes[n % 2], &call).over(&processes[(n + 1) % 2]);
+    let last = follower.until(|event| event.event == "call.ended").await?;
+    ensure!(last.data["status"] == "succeeded", "{last:?}");
+    let output = tests::sse::output_of(&follower.events, "stdout");
+    ensure!(output == format!("before-{n}\nafter-{n}\n"), "{output:?}");
+    Ok(follower.told_to_reconnect)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_are_replaced_under_load_and_nothing_is_lost() {
+    Host::test_prepared(async |host| {
+        host.set("server.drain_ms", "6000");
+        host.set("server.linger_ms", "8000");
+        host.set("worker.end_sessions_at_exit", "false");
+        host.serve(&[])?;
+        let first = host.base.clone();
+        let metrics = host.processes[0].wait_for(|line| host::address(line, "metrics are served"))?;
+        host.worker()?;
+        let client = host.tenant("acme")?.client;
+        let mut sessions = Vec::new();
+        for _ in 0..SESSIONS {
+            let session = client.session(json!({})).await?;
+            client.bash(&session, "touch ledger").await?;
+            sessions.push(session);
+        }
+        // Those that will stay.
+        host.set("worker.end_sessions_at_exit", "true");
+        host.serve(&[])?;
+        host.worker()?;
+        let processes = vec![client.at(&first), client.at(&host.base)];
+        let submitted = Arc::new(AtomicUsize::new(0));
+        let tasks: Vec<_> = (0..CALLS)
+            .map(|n| {
+                let session = sessions[n % SESSIONS].clone();
+                tokio::spawn(one(n, processes.clone(), session, Arc::clone(&submitted)))
+            })
+            .collect();
+        wait::until("the load is there", || async { Ok(submitted.load(Ordering::Relaxed) >= CALLS / 4) })
+            .await?;
+        host.processes[0].signal(Signal::SIGTERM);
+        host.processes[1].signal(Signal::SIGTERM);
+        // While it lingers it still answers, and says that it is no place to go to.
+        let leaving = client.at(&first);
+        wait::until("it says that it stops", || async {
+            let readiness = leaving.get("/readyz").await?;
+            ensure!(
+                readiness.status == 200 || readiness.json()["checks"]["shutdown"] == "failed",
+                "{readiness:?}"
+            );
+            Ok(readiness.status == 503)
+        })
+        .await?;
+        let unready = Client::new(&metrics, "").get("/readyz").await?.expect(503)?;
+        ensure!(unready["checks"]["database"] == "ok", "{unready:#}");
+        ensure!(processes[1].get("/readyz").await?.status == 200);
+
+        let mut told = 0;
+        for task in tasks {
+            told += task.await??;
+        }
+        ensure!(told > 0, "no stream was told to reconnect");
+        for process in [0, 1] {
+            let status = host.processes[process].wait()?;
+            ensure!(status.success(), "{status}: {}", host.processes[process].end_of_said());
+        }
+        let mut nonces: BTreeMap<String, usize> = BTreeMap::new();
+        for session in &sessions {
+            let ledger: Value = processes[1].bash(session, "cat ledger").await?;
+            let text = ledger["result"]["structured"]["stdout"].as_str().context("stdout")?;
+            for line in text.lines() {
+                *nonces.entry(line.to_owned()).or_default() += 1;
+            }
+        }
+        ensure!(nonces.len() == CALLS && nonces.values().all(|times| *times == 1), "{nonces:#?}");
+        Ok(())
+    })
+    .await;
+}
