@@ -32,7 +32,8 @@ fn curl(arguments: &[&str]) -> Result<Output> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_is_served_over_tls_and_takes_a_renewed_certificate() {
     Host::test_prepared(async |host| {
-        let path = |name: &str| host.folder().join(name);
+        let folder = host.folder().to_owned();
+        let path = |name: &str| folder.join(name);
         let (ca, other, certificate, key) =
             (path("ca.pem"), path("other.pem"), path("cert.pem"), path("key.pem"));
         certify(&ca, &certificate, &key)?;
