@@ -4,7 +4,7 @@
 # made is gone afterwards, but for the base image. Grafana is left out: its image cannot be
 # made from the distribution's packages.
 #
-#   test.sh          all of that; needs target/debug/toolhost, target/toolhost-agent and the
+#   test.sh          all of that; needs target/debug/toolhost (or TOOLHOST_BINARY), target/toolhost-agent and the
 #                    sandbox image (make compose-test makes them)
 #   test.sh --check  only whether the file is understood
 set -euo pipefail
@@ -75,7 +75,7 @@ trap 'exit 143' TERM
 
 BASE_IMAGE=$(deploy/compose/base.sh)
 export BASE_IMAGE
-cp target/debug/toolhost "$TOOLHOST_BUILD_CONTEXT/toolhost"
+cp "${TOOLHOST_BINARY:-target/debug/toolhost}" "$TOOLHOST_BUILD_CONTEXT/toolhost"
 cp target/toolhost-agent "$TOOLHOST_BUILD_CONTEXT/agent"
 cp deploy/toolhost/{Dockerfile.prebuilt,healthy} "$TOOLHOST_BUILD_CONTEXT/"
 say "building the images on $BASE_IMAGE"
@@ -112,7 +112,7 @@ answer=$(curl -sS --fail-with-body --max-time 90 "http://$api/v1/calls" -H "Auth
 [[ $(jq -r .status <<< "$answer") == succeeded && $answer == *'hello from tool'* ]] || die "the call: $answer"
 
 say "asking Prometheus"
-prometheus=$("${compose[@]}" port prometheus 9091)
+prometheus=$("${compose[@]}" port prometheus 9090)
 # Both processes are scraped, and the worker has counted the call.
 scraped() {
     local query=$1 least=$2
