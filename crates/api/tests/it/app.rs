@@ -76,7 +76,8 @@ impl App {
         let mut config = ApiConfig { signing_key: vec![9; 32], ..ApiConfig::default() };
         change(&mut config);
         let (catalog, stop) = (Arc::new(tools::Catalog::standard()), CancellationToken::new());
-        let ports = Ports { dispatch: Arc::new(NoDispatch), exchange: Arc::new(NoExchange) };
+        let (dispatch, exchange) = (Arc::new(NoDispatch), Arc::new(NoExchange));
+        let ports = Ports { dispatch, exchange, traces: Arc::new(NoTraces) };
         let checks = Readiness::new(&store, Vec::new(), stop.clone());
         let state = ApiState::new(store, catalog, ports, config, &registry, checks, stop);
         state.is_err()
