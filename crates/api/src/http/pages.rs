@@ -48,6 +48,13 @@ pub(crate) fn escaped(text: &str) -> String {
     safe
 }
 
+/// The same with what stands between backticks as code.
+pub(crate) fn marked(text: &str) -> String {
+    let safe = escaped(text);
+    let parts = safe.split('`').enumerate();
+    parts.map(|(n, part)| if n % 2 == 1 { format!("<code>{part}</code>") } else { part.to_owned() }).collect()
+}
+
 /// A page with a title and a body that is HTML already.
 pub(crate) fn page(title: &str, body: &str) -> Response {
     html(format!(

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::accept::{Reader, reader};
 use super::advice::advice;
-use super::pages::{escaped, page};
+use super::pages::{escaped, marked, page};
 use crate::problem::Problem;
 use crate::wire::lists::List;
 
@@ -76,8 +76,8 @@ impl ProblemKind {
              <code>request_id</code> under which it is logged. See the <a href=\"/docs\">documentation</a>.</p>",
             code = self.code,
             title = escaped(self.title),
-            meaning = escaped(self.meaning),
-            advice = escaped(self.advice),
+            meaning = marked(self.meaning),
+            advice = marked(self.advice),
             again = self.again(),
             status = self.status,
         );

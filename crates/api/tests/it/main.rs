@@ -21,3 +21,4 @@ mod streams;
 mod tokens;
 mod tool_results;
 mod usage;
+mod usage;
