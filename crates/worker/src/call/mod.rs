@@ -150,17 +150,18 @@ fn span_of(tenure: &Tenure, call: &Call, how: Start) -> Span {
     span
 }
 
-/// When somebody else than the caller wished the call's end (its key was revoked, say), it says so. What cannot be read now is left out.
+/// A call whose key or tenant may not run it any more is cancelled and says so, whether its own end or its session's was noticed first.
+/// What cannot be read now is left out.
 async fn say_who_wished(facts: &Facts, outcome: &mut Outcome) {
     if !matches!(outcome.ended.reason, EndReason::Cancelled | EndReason::SessionEnded) {
         return;
     }
     if let Ok(Some(reason)) = facts.tenure.store().cancel_reason(facts.call.id).await {
+        outcome.status = CallStatus::Cancelled;
+        outcome.ended.reason = EndReason::Cancelled;
+        outcome.error = Some(CallError::new(Code::Cancelled, reason.message));
         if let Some(evidence) = outcome.ended.evidence.as_object_mut() {
             evidence.insert("cause".to_owned(), reason.cause.into());
-        }
-        if let Some(error) = &mut outcome.error {
-            reason.message.clone_into(&mut error.message);
         }
     }
 }
