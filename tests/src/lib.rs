@@ -6,6 +6,7 @@ pub mod host;
 pub mod process;
 pub mod sse;
 pub mod wait;
+pub mod websocket;
 
 pub use client::{Client, Reply};
 pub use host::{Host, Tenant};

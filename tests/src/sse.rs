@@ -63,8 +63,10 @@ impl Parser {
         match name {
             "" => self.comments += 1,
             "event" => value.clone_into(&mut self.event),
+            // The end of a shell's log has its number with a word behind it.
             "id" => {
-                self.id = Some(value.parse().with_context(|| format!("an id that is no number: {value:?}"))?)
+                let number = value.strip_suffix("-end").unwrap_or(value);
+                self.id = Some(number.parse().with_context(|| format!("an id that is no number: {value:?}"))?)
             }
             "data" => self.data.push(value.to_owned()),
             "retry" => self.retry_ms = Some(value.parse().context("retry is a number")?),

@@ -4,7 +4,7 @@
     reason = "per-thread credentials, capabilities and descriptor ranges need raw system calls"
 )]
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 
@@ -224,6 +224,50 @@ pub(crate) fn wait_readable(fd: RawFd, timeout: Option<std::time::Duration>) -> 
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         libc::ppoll(&raw mut entry, 1, limit, &raw const none) > 0
     }
+}
+
+/// A pseudo-terminal: the agent's side, and the side that becomes a command's descriptors 0, 1 and 2. The second one is
+/// opened through the first, so that nothing but this terminal can be meant.
+pub(crate) fn open_terminal() -> nix::Result<(OwnedFd, OwnedFd)> {
+    const FLAGS: i32 = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: each descriptor is new and owned by nobody else; the ioctls take a number, or write one int.
+    unsafe {
+        let agent = Errno::result(libc::open(c"/dev/ptmx".as_ptr(), FLAGS | libc::O_NONBLOCK))?;
+        let agent = OwnedFd::from_raw_fd(agent);
+        let unlock: libc::c_int = 0;
+        Errno::result(libc::ioctl(agent.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock))?;
+        let peer = libc::ioctl(agent.as_raw_fd(), libc::TIOCGPTPEER, FLAGS);
+        if peer >= 0 {
+            return Ok((agent, OwnedFd::from_raw_fd(peer)));
+        }
+        // A kernel without that request (an old gVisor): by its number.
+        let mut number: libc::c_uint = 0;
+        Errno::result(libc::ioctl(agent.as_raw_fd(), libc::TIOCGPTN, &raw mut number))?;
+        let path = format!("/dev/pts/{number}\0");
+        let peer = Errno::result(libc::open(path.as_ptr().cast(), FLAGS))?;
+        Ok((agent, OwnedFd::from_raw_fd(peer)))
+    }
+}
+
+/// Sets a terminal's size; the kernel tells its foreground processes.
+pub(crate) fn resize_terminal(fd: RawFd, rows: u16, cols: u16) -> nix::Result<()> {
+    let size = libc::winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the structure lives across the call.
+    Errno::result(unsafe { libc::ioctl(fd, libc::TIOCSWINSZ, &raw const size) }).map(drop)
+}
+
+/// Makes the terminal on descriptor 0 the controlling one of this session, which has none.
+pub(crate) fn take_terminal() -> nix::Result<()> {
+    // SAFETY: the request takes a number.
+    Errno::result(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }).map(drop)
+}
+
+/// The process group in the foreground of a terminal, asked from the agent's side.
+pub(crate) fn foreground_of(fd: RawFd) -> Option<i32> {
+    let mut group: libc::pid_t = 0;
+    // SAFETY: the request writes one pid.
+    let asked = unsafe { libc::ioctl(fd, libc::TIOCGPGRP, &raw mut group) };
+    (asked == 0 && group > 1).then_some(group)
 }
 
 /// Bytes that wait in a pipe.

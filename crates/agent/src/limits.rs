@@ -18,6 +18,9 @@ pub(crate) const LOG_RUNS: usize = 4096;
 pub(crate) const LINK_BACKLOG_BYTES: usize = 256 * 1024;
 /// Bytes of an operation's stdin that wait for the command to read them.
 pub(crate) const STDIN_QUEUE_BYTES: usize = 1024 * 1024;
+/// Bytes of an ended command that are taken out of its terminal. The kernel keeps at most 64 KiB; more can only come from somebody else who holds
+/// the terminal.
+pub(crate) const TERMINAL_REST_BYTES: usize = 256 * 1024;
 /// How long a write to stdin waits for a command that does not read.
 pub(crate) const STDIN_WAIT: Duration = Duration::from_secs(2);
 /// Bytes of an owner's name; it is a call or shell id.

@@ -78,6 +78,8 @@ pub(crate) struct Operation {
     pub(crate) deadline: Option<Instant>,
     pub(crate) grace: Duration,
     pub(crate) detached: bool,
+    /// It has a terminal in the place of pipes.
+    pub(crate) terminal: bool,
     pub(crate) warm: bool,
     pub(crate) timed_out: bool,
     pub(crate) killed: bool,

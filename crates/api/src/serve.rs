@@ -157,7 +157,7 @@ async fn connection(
         router.clone().oneshot(request)
     });
     let io = TokioIo::new(Guarded::new(stream, config.header_timeout, config.streams.stall));
-    let connection = builder.serve_connection(io, service);
+    let connection = builder.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Code, SessionId, TenantId};
+use crate::{Code, SessionId, ShellId, TenantId};
 
 /// An operation on a session of a tenant. Both ends check that the session is the tenant's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +32,44 @@ pub struct Opening {
 pub enum Operation {
     /// Whether the session's sandbox serves. Input: nothing but the end. Answer: one message, [`Serving`].
     Serving,
+    /// Speaks to a running shell. Input: bytes for its stdin, and [`ShellOrder`]s, in this order carried out. Answer: one
+    /// [`ShellTold`] for each.
+    Shell {
+        /// Which of the session's.
+        shell_id: ShellId,
+    },
+}
+
+/// What a shell can be told beside bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum ShellOrder {
+    /// Nothing more comes on its stdin. A terminal gets Ctrl-D and stays open.
+    CloseInput,
+    /// A signal for its process group, or for the group in the foreground of its terminal.
+    Signal {
+        /// Its number.
+        signal: i32,
+    },
+    /// Its terminal has another size.
+    Resize {
+        /// Lines.
+        rows: u16,
+        /// Characters of a line.
+        cols: u16,
+    },
+    /// The end of everything that it started.
+    End {
+        /// Time between SIGTERM and SIGKILL.
+        grace_ms: u64,
+    },
+}
+
+/// One piece of input was taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShellTold {
+    /// Bytes that its stdin took; fewer than were sent when it does not read.
+    pub taken_bytes: u64,
 }
 
 /// Answer to [`Operation::Serving`].

@@ -43,6 +43,9 @@ pub struct Shell {
     pub command: String,
     /// Why it runs, in the words of the call.
     pub description: Option<String>,
+    /// It has a terminal in the place of pipes.
+    #[serde(default)]
+    pub terminal: bool,
     /// Whether it runs.
     pub status: ShellStatus,
     /// Exit code, unless a signal ended it.

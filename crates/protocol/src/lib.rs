@@ -29,7 +29,7 @@ pub use message::{
     AgentError, AgentStatus, DirEntry, EntryKind, ErrorCode, ExecAttached, ExecExit, ExecLimits, ExecRequest,
     ExecSpec, FileRead, FileStat, FileWritten, Hello, KillRequest, ListRequest, Listing, OperationKey,
     OperationState, OperationStatus, Output, Program, ReadRequest, Reply, Request, StdinMode, StdinWritten,
-    StreamName, Welcome, WriteMode, WriteRequest,
+    StreamName, TerminalSize, Welcome, WriteMode, WriteRequest,
 };
 pub use tree::{
     GlobEntry, GlobRequest, GlobSort, Globbed, GrepFile, GrepLine, GrepMode, GrepRequest, Grepped,

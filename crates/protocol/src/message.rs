@@ -71,9 +71,19 @@ pub enum Request {
         target: OperationKey,
         /// Text to write.
         data: String,
+        /// Bytes to write in place of `data`, when they are no text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes: Option<Vec<u8>>,
         /// Close stdin afterwards.
         #[serde(default)]
         close: bool,
+    },
+    /// The terminal of a running operation has another size. Reply: [`Reply::Done`].
+    Resize {
+        /// The running operation.
+        key: OperationKey,
+        /// The size.
+        size: TerminalSize,
     },
     /// The operation outlives its call from now on (it has become a shell). Reply: [`Reply::Done`].
     Detach {
@@ -149,6 +159,19 @@ pub struct ExecSpec {
     /// The operation outlives its call ([`Request::Forget`] of its owner does not kill it while it runs).
     #[serde(default)]
     pub detached: bool,
+    /// A terminal of this size on descriptors 0, 1 and 2, which controls the command's session. All output is then
+    /// stdout's, and `stdin` has to be [`StdinMode::Open`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
+}
+
+/// Size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub cols: u16,
 }
 
 /// What to run.
@@ -217,6 +240,9 @@ pub struct ExecAttached {
     /// Id, in the sandbox, of the process that supervises its tree; none once it has ended.
     #[serde(default)]
     pub pid: Option<u32>,
+    /// It has a terminal. An agent that knows no terminals does not say so, and has given it pipes.
+    #[serde(default)]
+    pub terminal: bool,
 }
 
 /// State of an operation in the journal.

@@ -96,6 +96,7 @@ fn attached() -> ExecAttached {
         running_ms: 0,
         warm: false,
         pid: None,
+        terminal: false,
     }
 }
 

@@ -16,8 +16,8 @@ use crate::{Result, SessionFence, Store, StoreError};
 /// What [`shell`] reads.
 macro_rules! shell_columns {
     () => {
-        "h.id, h.tenant_id, h.session_id, h.call_id, h.operation, h.command, h.description, h.status, h.exit_code, h.signal,
-         h.end_reason, h.next_offset, h.created_at, h.ended_at"
+        "h.id, h.tenant_id, h.session_id, h.call_id, h.operation, h.command, h.description, h.terminal, h.status, h.exit_code,
+         h.signal, h.end_reason, h.next_offset, h.created_at, h.ended_at"
     };
 }
 
@@ -34,6 +34,8 @@ pub struct NewShell {
     pub command: String,
     /// Why it runs.
     pub description: Option<String>,
+    /// It has a terminal in the place of pipes.
+    pub terminal: bool,
     /// Where its log is.
     pub log: ShellLog,
 }
@@ -73,8 +75,8 @@ impl Store {
                     "WITH owned AS (
                          SELECT id, tenant_id FROM sessions WHERE id = $1 AND worker_id = $2 AND epoch = $3 AND status <> 'ended'
                      ), fresh AS (
-                         INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, description, next_offset)
-                         SELECT $4, owned.tenant_id, owned.id, $5, $6, $7, $8, $9, coalesce(
+                         INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, description, terminal, next_offset)
+                         SELECT $4, owned.tenant_id, owned.id, $5, $6, $7, $8, $9, $13, coalesce(
                              (SELECT log_offset + octet_length(bytes) FROM output_chunks
                               WHERE owner = $7 ORDER BY log_offset DESC LIMIT 1), 0)
                          FROM owned ON CONFLICT (id) DO NOTHING RETURNING *
@@ -100,7 +102,8 @@ impl Store {
                 .bind(new.description.as_deref().map(sanitised_text))
                 .bind(sanitised(OPERATION, &Principal::system())?)
                 .bind(new.id.to_string())
-                .bind(new.call_id.to_string()),
+                .bind(new.call_id.to_string())
+                .bind(new.terminal),
             )
             .await?;
         conn.end().await?;
@@ -273,6 +276,7 @@ fn shell(row: &PgRow) -> Result<Shell, sqlx::Error> {
         operation: u32::try_from(row.try_get::<i32, _>("operation")?).unwrap_or(0),
         command: row.try_get("command")?,
         description: row.try_get("description")?,
+        terminal: row.try_get("terminal")?,
         status: match status {
             "running" => ShellStatus::Running,
             "exited" => ShellStatus::Exited,

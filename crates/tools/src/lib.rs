@@ -26,7 +26,7 @@ mod schema;
 mod shape;
 mod shell;
 mod shell_log;
-mod signal;
+pub mod signal;
 mod tool;
 
 pub use admission::{AdmitError, Admitted};

@@ -39,6 +39,8 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// Text for descriptor 0; `None` for nothing (an open pipe when it may become a shell).
     pub stdin: Option<String>,
+    /// A terminal for it, in the place of pipes.
+    pub terminal: Option<Terminal>,
     /// Whether it may outlive the call as a shell.
     pub background: Background,
     /// For the shell that it may become: its text for people.
@@ -57,6 +59,17 @@ pub enum Program {
         /// The text.
         script: Option<String>,
     },
+}
+
+/// A terminal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terminal {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub cols: u16,
+    /// What `TERM` says.
+    pub term: String,
 }
 
 /// Whether a command becomes a shell.

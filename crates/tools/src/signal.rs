@@ -24,7 +24,8 @@ const SIGNALS: &[(&str, i32)] = &[
 const KEYS: &[(&str, &str)] = &[("ctrl+c", "INT"), ("ctrl+\\", "QUIT"), ("ctrl+z", "TSTP")];
 
 /// Number and full name of a signal written as `INT`, `SIGINT`, `sigint`, or `ctrl+c`.
-pub(crate) fn parse(text: &str) -> Option<(i32, String)> {
+#[must_use]
+pub fn parse(text: &str) -> Option<(i32, String)> {
     let lower = text.trim().to_ascii_lowercase().replace('-', "+").replace('^', "ctrl+");
     let key = KEYS.iter().find(|(key, _)| *key == lower).map(|(_, name)| (*name).to_owned());
     let name = key.unwrap_or_else(|| lower.to_ascii_uppercase());
@@ -34,7 +35,8 @@ pub(crate) fn parse(text: &str) -> Option<(i32, String)> {
 }
 
 /// Every name, for messages.
-pub(crate) fn names() -> String {
+#[must_use]
+pub fn names() -> String {
     SIGNALS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 

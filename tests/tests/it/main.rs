@@ -16,6 +16,7 @@ mod main_job;
 mod monitoring;
 mod sandbox_attacks;
 mod sessions;
+mod shells;
 mod submitting;
 mod telemetry;
 mod tls;

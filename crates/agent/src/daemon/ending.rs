@@ -8,6 +8,7 @@ use protocol::{AgentError, ExecExit, OperationState, Reply};
 use super::Daemon;
 use crate::journal::Entry;
 use crate::kernel;
+use crate::limits;
 use crate::operation::{Operation, OperationId, Pending, Phase};
 use crate::process::control::{Gone, Report, receive_report};
 
@@ -82,6 +83,11 @@ impl Daemon {
             let waiting =
                 |fd: &Option<OwnedFd>| fd.as_ref().map_or(0, |fd| kernel::bytes_waiting(fd.as_raw_fd()));
             pending = Pending { stdout: waiting(&process.stdout), stderr: waiting(&process.stderr) };
+            if process.terminal.is_some() {
+                // The kernel moves a terminal's bytes in the background and counts only those that have arrived; its end
+                // is told by an error, once the tree that held the other side is gone.
+                pending.stdout = limits::TERMINAL_REST_BYTES;
+            }
         }
         operation.phase = Phase::Draining(exit, pending);
         self.stop_watching(id);

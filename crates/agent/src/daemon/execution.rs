@@ -63,6 +63,7 @@ impl Daemon {
             deadline: spec.timeout_ms.map(|ms| now + Duration::from_millis(ms)),
             grace: Duration::from_millis(spec.grace_ms).min(limits::GRACE_MAX),
             detached: spec.detached,
+            terminal: spec.terminal.is_some(),
             warm,
             timed_out: false,
             killed: false,
@@ -105,6 +106,7 @@ impl Daemon {
             self.warm.expect_limits(&spec.limits, grace);
         }
         if let (Shells::WarmIfFits, Program::Shell { command }) = (shells, &spec.program)
+            && spec.terminal.is_none()
             && spec.cwd.starts_with('/')
             && !command.contains('\0')
             && !spec.cwd.contains('\0')
@@ -286,6 +288,7 @@ impl Daemon {
                 .process
                 .as_ref()
                 .and_then(|process| u32::try_from(process.supervisor.as_raw()).ok()),
+            terminal: operation.terminal,
         };
         self.reply(stream, &Reply::Attached(attached));
         self.pump(id);

@@ -1,15 +1,19 @@
 //! Input: text on its way into commands, as fast as they read it.
 
+use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
-use protocol::{AgentError, ErrorCode, OperationKey, Reply, StdinWritten, StreamId};
+use protocol::{AgentError, ErrorCode, OperationKey, Reply, StdinWritten, StreamId, TerminalSize};
 
 use super::{Daemon, Source};
 use crate::journal::Entry;
 use crate::limits;
 use crate::operation::{Input, Operation, OperationId};
+
+/// What ends the input of a terminal: Ctrl-D. The terminal itself stays open.
+const END_OF_TRANSMISSION: u8 = 4;
 
 fn too_much() -> AgentError {
     AgentError {
@@ -24,8 +28,8 @@ impl Daemon {
         stream: StreamId,
         key: OperationKey,
         target: &OperationKey,
-        data: String,
-        close: bool,
+        mut data: Vec<u8>,
+        mut close: bool,
     ) {
         match self.journal.get_mut(&key) {
             Some(Entry::StdinPending(waiters)) => return waiters.push(stream),
@@ -55,11 +59,35 @@ impl Daemon {
             self.journal.record(key, Entry::Stdin(Err(AgentError { code, message: message.clone() })));
             return self.fail(stream, AgentError { code, message });
         }
+        if operation.terminal && std::mem::take(&mut close) {
+            data.push(END_OF_TRANSMISSION);
+        }
         let until = Instant::now() + limits::STDIN_WAIT;
         let asked_by = Some((key.clone(), until));
-        operation.input.push_back(Input { data: data.into_bytes(), written: 0, close, asked_by });
+        operation.input.push_back(Input { data, written: 0, close, asked_by });
         self.journal.record(key, Entry::StdinPending(vec![stream]));
         self.write_input(id);
+    }
+
+    /// A terminal has another size.
+    pub(super) fn resize(&mut self, stream: StreamId, key: &OperationKey, size: TerminalSize) {
+        let refusal = |code, message: &str| AgentError { code, message: message.to_owned() };
+        let id = match self.journal.get(key) {
+            Some(Entry::Exec(id)) => *id,
+            Some(_) => return self.fail(stream, super::verbs::other_kind()),
+            None => return self.fail(stream, super::verbs::never_was()),
+        };
+        let process = self.operations.get(&id).filter(|o| o.has_tree()).and_then(|o| o.process.as_ref());
+        let Some(process) = process else {
+            return self.fail(stream, refusal(ErrorCode::Ended, "the command has ended"));
+        };
+        let Some(terminal) = &process.terminal else {
+            return self.fail(stream, refusal(ErrorCode::Conflict, "the command has no terminal"));
+        };
+        match crate::kernel::resize_terminal(terminal.as_raw_fd(), size.rows, size.cols) {
+            Ok(()) => self.finish(stream, &Reply::Done),
+            Err(errno) => self.fail(stream, refusal(ErrorCode::Io, errno.desc())),
+        }
     }
 
     /// Bytes that the worker sent on an operation's own stream; none at all means end of input.
@@ -72,8 +100,12 @@ impl Daemon {
             operation.stream = None;
             return self.fail(stream, too_much());
         }
-        let close = content.is_empty();
-        operation.input.push_back(Input { data: content.to_vec(), written: 0, close, asked_by: None });
+        let mut data = content.to_vec();
+        let mut close = content.is_empty();
+        if operation.terminal && std::mem::take(&mut close) {
+            data.push(END_OF_TRANSMISSION);
+        }
+        operation.input.push_back(Input { data, written: 0, close, asked_by: None });
         self.write_input(id);
     }
 

@@ -1,13 +1,16 @@
 //! The requests, one by one: what each verb asks of the rest of the daemon.
 
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use protocol::{
     AgentError, AgentStatus, ErrorCode, KillRequest, OperationKey, OperationStatus, Reply, Request, StreamId,
 };
 
 use super::Daemon;
-use crate::cgroup;
+use crate::{cgroup, kernel};
 use crate::journal::Entry;
 use crate::operation::OperationId;
 use crate::process::control::Order;
@@ -35,9 +38,11 @@ impl Daemon {
         match request {
             Request::Exec(request) => self.exec(stream, request),
             Request::Kill(request) => self.kill(stream, &request),
-            Request::WriteStdin { key, target, data, close } => {
+            Request::WriteStdin { key, target, data, bytes, close } => {
+                let data = bytes.unwrap_or(data.into_bytes());
                 self.write_stdin(stream, key, &target, data, close);
             }
+            Request::Resize { key, size } => self.resize(stream, &key, size),
             Request::Detach { key, timeout_ms } => self.detach(stream, &key, timeout_ms),
             Request::Read(request) => self.read_file(stream, request),
             Request::Write(request) => self.write_file(stream, request),
@@ -77,7 +82,13 @@ impl Daemon {
             return self.finish(stream, &Reply::Done);
         };
         if let Some(signal) = request.signal {
-            self.order(id, Order::Signal(signal));
+            // In a terminal the keyboard speaks to the group in the foreground, and so does a signal.
+            let terminal = operation.process.as_ref().and_then(|process| process.terminal.as_ref());
+            let group = terminal.and_then(|terminal| kernel::foreground_of(terminal.as_raw_fd()));
+            match (group, Signal::try_from(signal)) {
+                (Some(group), Ok(signal)) if killpg(Pid::from_raw(group), signal).is_ok() => {}
+                _ => self.order(id, Order::Signal(signal)),
+            }
             return self.finish(stream, &Reply::Done);
         }
         operation.killed = true;

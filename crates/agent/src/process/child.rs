@@ -91,6 +91,9 @@ fn prepare(launch: &Launch, ends: &Ends, gate: &mut RawFd) -> Result<(), (Stage,
     let _ = setsid();
     umask(Mode::from_bits_truncate(0o022));
     connect(launch, ends, gate).map_err(|errno| (Stage::Descriptors, errno))?;
+    if launch.terminal.is_some() {
+        kernel::take_terminal().map_err(|errno| (Stage::Descriptors, errno))?;
+    }
     kernel::become_tool(launch.uid).map_err(|errno| (Stage::Identity, errno))?;
     // After the identity, because taking one clears it.
     kernel::prctl(nix::libc::PR_SET_PDEATHSIG, nix::libc::SIGKILL as u64)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-use protocol::{AgentError, ErrorCode, ExecLimits, ExecSpec, Program, WORKSPACE_DIR};
+use protocol::{AgentError, ErrorCode, ExecLimits, ExecSpec, Program, TerminalSize, WORKSPACE_DIR};
 
 use super::prelude;
 
@@ -39,6 +39,8 @@ pub(crate) struct Launch {
     pub(crate) speaks: bool,
     /// The command finds `/dev/null` on descriptor 0, and not a pipe.
     pub(crate) null_stdin: bool,
+    /// Descriptors 0, 1 and 2 are a terminal of this size, which controls the command's session.
+    pub(crate) terminal: Option<TerminalSize>,
 }
 
 /// An error that tells why a command cannot be started.
@@ -119,6 +121,7 @@ pub(crate) fn waiting_shell(
         memory: Some(memory_file(b"")?),
         speaks: true,
         null_stdin: false,
+        terminal: None,
     })
 }
 
@@ -157,6 +160,7 @@ pub(crate) fn for_spec(
         memory,
         speaks,
         null_stdin,
+        terminal: spec.terminal,
     })
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, fchown, pipe2};
-use protocol::{AgentError, ExecLimits};
+use protocol::{AgentError, ExecLimits, TerminalSize};
 
 use self::child::Ends;
 use self::launch::{Launch, refuse};
@@ -30,6 +30,8 @@ pub(crate) struct Process {
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: Option<OwnedFd>,
     pub(crate) stderr: Option<OwnedFd>,
+    /// The agent's side of the command's terminal; `stdin` and `stdout` are copies of it.
+    pub(crate) terminal: Option<OwnedFd>,
     pub(crate) limits: ExecLimits,
 }
 
@@ -38,7 +40,7 @@ pub(crate) struct Process {
 pub(crate) fn spawn(mut launch: Launch, grace: Duration) -> Result<Process, AgentError> {
     let failed = |errno: nix::Error| refuse(format!("the pipes of the command: {}", errno.desc()));
     let connections = Connections::open(&launch).map_err(failed)?;
-    let Connections { ends, control, stdin, stdout, stderr, gate } = connections;
+    let Connections { ends, control, stdin, stdout, stderr, terminal, gate } = connections;
     let (control, supervisor_control) = control;
     match kernel::fork() {
         Ok(ForkResult::Child) => {
@@ -51,7 +53,8 @@ pub(crate) fn spawn(mut launch: Launch, grace: Duration) -> Result<Process, Agen
             memory: launch.memory.take(),
             stdin,
             stdout: Some(stdout),
-            stderr: Some(stderr),
+            stderr,
+            terminal,
             limits: launch.limits,
         }),
         Err(errno) => Err(refuse(format!("no process is left in the sandbox: {}", errno.desc()))),
@@ -79,12 +82,34 @@ struct Connections {
     control: (OwnedFd, OwnedFd),
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
-    stderr: OwnedFd,
+    stderr: Option<OwnedFd>,
+    terminal: Option<OwnedFd>,
     gate: OwnedFd,
 }
 
 impl Connections {
     fn open(launch: &Launch) -> nix::Result<Self> {
+        match launch.terminal {
+            Some(size) => Self::with_terminal(launch.uid, size),
+            None => Self::with_pipes(launch),
+        }
+    }
+
+    /// One terminal in the place of three pipes. Like the pipes it belongs to the tool, so that `/dev/tty` can be opened by name.
+    fn with_terminal(uid: u32, size: TerminalSize) -> nix::Result<Self> {
+        let (terminal, command) = kernel::open_terminal()?;
+        fchown(&command, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
+        kernel::resize_terminal(terminal.as_raw_fd(), size.rows, size.cols)?;
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|_| nix::Error::EMFILE);
+        let (gate, child_gate) = gate_pair()?;
+        let control = control_pair()?;
+        let ends =
+            Ends { stdin: copy(&command)?, stdout: copy(&command)?, stderr: command, gate: child_gate };
+        let (stdin, stdout) = (Some(copy(&terminal)?), copy(&terminal)?);
+        Ok(Self { ends, control, stdin, stdout, stderr: None, terminal: Some(terminal), gate })
+    }
+
+    fn with_pipes(launch: &Launch) -> nix::Result<Self> {
         let (child_stdin, stdin) = if launch.null_stdin {
             let null = OpenOptions::new().read(true).open("/dev/null");
             (OwnedFd::from(null.map_err(|_| nix::Error::ENODEV)?), None)
@@ -97,13 +122,21 @@ impl Connections {
         let (stderr, child_stderr) = pipe_of(launch.uid)?;
         nonblocking(&stdout)?;
         nonblocking(&stderr)?;
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let (gate, child_gate) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
-        nonblocking(&gate)?;
-        let control = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        let (gate, child_gate) = gate_pair()?;
+        let control = control_pair()?;
         let ends = Ends { stdin: child_stdin, stdout: child_stdout, stderr: child_stderr, gate: child_gate };
-        Ok(Self { ends, control, stdin, stdout, stderr, gate })
+        Ok(Self { ends, control, stdin, stdout, stderr: Some(stderr), terminal: None, gate })
     }
+}
+
+fn gate_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let pair = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+    nonblocking(&pair.0)?;
+    Ok(pair)
+}
+
+fn control_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 
 /// A pipe that belongs to the tool, so that a command may open `/dev/stderr`.

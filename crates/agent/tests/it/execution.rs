@@ -105,6 +105,7 @@ fn an_open_input_takes_each_write_once() {
         key: OperationKey { owner: "reader".to_owned(), operation },
         target: target.clone(),
         data: data.to_owned(),
+        bytes: None,
         close,
     };
     for _ in 0..3 {
@@ -137,7 +138,7 @@ fn a_write_to_a_command_that_does_not_read_tells_how_much_went_in() {
     worker.until(stream, "ready");
     let data = "x".repeat(300_000);
     let key = OperationKey { owner: "deaf".to_owned(), operation: 1 };
-    match worker.ask(&Request::WriteStdin { key, target: target.clone(), data, close: false }) {
+    match worker.ask(&Request::WriteStdin { key, target: target.clone(), data, bytes: None, close: false }) {
         Reply::StdinWritten(written) => assert_eq!(written.written_bytes, 65_536),
         other => panic!("unexpected {other:?}"),
     }

@@ -524,6 +524,7 @@ pub(crate) fn spec(program: Program) -> ExecSpec {
         grace_ms: 200,
         limits: ExecLimits::default(),
         detached: false,
+        terminal: None,
     }
 }
 

@@ -8,4 +8,5 @@ mod harness;
 mod isolation;
 mod journal;
 mod prelude;
+mod terminals;
 mod trees;

@@ -6,11 +6,13 @@ mount -t tmpfs -o mode=755 tmpfs "$root"
 for name in bin sbin lib lib32 lib64; do
     if [ -L /$name ]; then cp -P /$name "$root/"; elif [ -d /$name ]; then mkdir "$root/$name"; mount --rbind /$name "$root/$name"; fi
 done
-mkdir -p "$root"/usr "$root"/etc "$root"/proc "$root"/dev/shm "$root"/tmp "$root"/workspace "$root"/run "$root"/.toolhost/link "$root"/sys/fs/cgroup/memory
+mkdir -p "$root"/usr "$root"/etc "$root"/proc "$root"/dev/shm "$root"/dev/pts "$root"/tmp "$root"/workspace "$root"/run "$root"/.toolhost/link "$root"/sys/fs/cgroup/memory
 mount --rbind /usr "$root/usr"
 mount --bind -o ro /etc "$root/etc"
 mount -t proc proc "$root/proc"
-for name in null zero full random urandom; do touch "$root/dev/$name"; mount --bind /dev/$name "$root/dev/$name"; done
+for name in null zero full random urandom tty; do touch "$root/dev/$name"; mount --bind /dev/$name "$root/dev/$name"; done
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,gid=5,nosuid,noexec devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 ln -s /proc/self/fd/0 "$root/dev/stdin"
 ln -s /proc/self/fd/1 "$root/dev/stdout"

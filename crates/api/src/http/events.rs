@@ -67,16 +67,16 @@ pub(crate) async fn get_events(
 }
 
 /// Where to begin: the browser's header wins over the query, which is that of the first connection.
-pub(crate) fn cursor(
+pub(crate) fn cursor<T: Default>(
     headers: &HeaderMap,
     params: &mut Params,
     name: &str,
-    parse: fn(&str) -> Result<u64, Problem>,
-) -> Result<u64, Problem> {
+    parse: fn(&str) -> Result<T, Problem>,
+) -> Result<T, Problem> {
     let query = params.take(name)?;
     match headers.get("last-event-id") {
         Some(value) => parse(value.to_str().unwrap_or_default()),
-        None => query.map_or(Ok(0), |text| parse(&text)),
+        None => query.map_or_else(|| Ok(T::default()), |text| parse(&text)),
     }
 }
 

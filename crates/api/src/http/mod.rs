@@ -10,6 +10,7 @@ mod accept;
 mod access;
 mod address;
 mod advice;
+mod attach;
 mod audit;
 mod batches;
 mod calls;
@@ -29,6 +30,8 @@ mod rates;
 mod respond;
 mod roles;
 mod sessions;
+mod shell_input;
+mod shell_output;
 mod shells;
 mod stream_urls;
 mod tenants;
@@ -79,9 +82,13 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(events::get_events))
         .routes(routes!(output::get_output))
         .routes(routes!(stream_urls::create_stream_url))
-        .routes(routes!(shells::list_shells))
-        .routes(routes!(shells::get_shell))
-        .routes(routes!(shells::get_shell_output))
+        .routes(routes!(shells::create_shell, shells::list_shells))
+        .routes(routes!(shells::get_shell, shells::delete_shell))
+        .routes(routes!(shell_output::get_shell_output))
+        .routes(routes!(shell_input::send_input))
+        .routes(routes!(shell_input::send_signal))
+        .routes(routes!(shell_input::resize_shell))
+        .routes(routes!(attach::attach_shell))
         .routes(routes!(tools::list_tools))
         .routes(routes!(tools::get_tool))
         .routes(routes!(tools::list_toolkits))

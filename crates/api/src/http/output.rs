@@ -2,12 +2,13 @@
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use domain::{CallId, Code, StreamName, TenantContext};
+use domain::{CallId, Code, ShellId, StreamName, TenantContext};
 use futures_util::stream;
+use store::OutputOwner;
 
 use super::access::Tenant;
 use super::extract::{Id, Params};
@@ -68,38 +69,54 @@ pub(crate) async fn get_output(
     let asked = output_lines::asked(&mut params)?;
     params.finish()?;
     let call = state.store.get_call(&context, id).await?;
-    let dropped_bytes = dropped_bytes(&state, id).await?;
     if let Some((query, from)) = asked {
+        let dropped_bytes = dropped_bytes(&state, OutputOwner::Call(id)).await?;
         let lines =
             output_lines::answer(&state, &context, &call, (stream, query, from), dropped_bytes).await?;
         return Ok(axum::Json(lines).into_response());
     }
-    let reader = Reader { state, context, id, stream };
-    let mut response = match wanted(&headers) {
-        Wanted::Everything => reader.everything().await?,
-        Wanted::From(from, to) => reader.part(from, to).await?,
-        Wanted::Last(bytes) => {
-            let total = reader.total().await?;
-            reader.part(if bytes == 0 { total } else { total.saturating_sub(bytes) }, None).await?
-        }
-    };
-    response.headers_mut().insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    if dropped_bytes > 0 {
-        response.headers_mut().insert(DROPPED_BYTES, dropped_bytes.into());
-    }
-    Ok(response)
+    Reader { state, context, owner: OutputOwner::Call(id), stream }.answer(&headers).await
 }
 
-struct Reader {
+/// Whether a client asks for bytes where there are other forms.
+pub(crate) fn wants_bytes(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    headers.contains_key(RANGE) || accept.contains("application/octet-stream")
+}
+
+/// One stream of a call or a shell of the caller's: that was asked before.
+pub(crate) struct Reader {
     state: ApiState,
     context: TenantContext,
-    id: CallId,
+    owner: OutputOwner,
     stream: StreamName,
 }
 
 impl Reader {
+    pub(crate) fn of_shell(state: ApiState, context: TenantContext, id: ShellId, stream: StreamName) -> Self {
+        Self { state, context, owner: OutputOwner::Shell(id), stream }
+    }
+
+    /// All of it, or the range that is asked for.
+    pub(crate) async fn answer(self, headers: &HeaderMap) -> Result<Response, Problem> {
+        let dropped_bytes = dropped_bytes(&self.state, self.owner).await?;
+        let mut response = match wanted(headers) {
+            Wanted::Everything => self.everything().await?,
+            Wanted::From(from, to) => self.part(from, to).await?,
+            Wanted::Last(bytes) => {
+                let total = self.total().await?;
+                self.part(if bytes == 0 { total } else { total.saturating_sub(bytes) }, None).await?
+            }
+        };
+        response.headers_mut().insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        if dropped_bytes > 0 {
+            response.headers_mut().insert(DROPPED_BYTES, dropped_bytes.into());
+        }
+        Ok(response)
+    }
+
     async fn read(&self, from: u64, to: u64) -> Result<crate::service::output::Stretch, Problem> {
-        stretch(&self.state, &self.context, self.id, self.stream, from, to).await
+        stretch(&self.state, &self.context, self.owner, self.stream, from, to).await
     }
 
     async fn total(&self) -> Result<u64, Problem> {

@@ -1,22 +1,74 @@
-//! Shells over HTTP, as far as they can be read.
+//! Shells over HTTP: make, list, read, end.
+
+use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use domain::{SessionId, ShellId, ShellStatus};
+use domain::{SessionId, ShellId};
 
-use super::accept::{Form, form};
 use super::access::Tenant;
-use super::calls::not_acceptable;
-use super::events::cursor;
-use super::extract::{Id, Ids, Params};
+use super::extract::{Draft, Id, IdempotencyKey, Ids, Input, Params};
+use super::sessions::REPLAYED;
+use crate::json::Checks;
 use crate::problem::Problem;
-use crate::service::access::Credential;
-use crate::service::shells;
-use crate::sse::{self, Asked, ShellSource, Source};
+use crate::service::sessions::Replay;
+use crate::service::shells::{self, Made};
 use crate::state::ApiState;
+use crate::wire::calls::CallView;
 use crate::wire::lists::List;
-use crate::wire::shells::{ShellOutput, ShellView};
+use crate::wire::shells::{CreateShell, ShellView};
+
+impl Input for CreateShell {
+    fn check(&self, checks: &mut Checks) {
+        checks.range("/wait_ms", Some(self.wait_ms), 0..=domain::limits::WAIT_MS);
+        checks.metadata("/metadata", Some(&self.metadata));
+    }
+}
+
+/// Start a shell
+///
+/// A command in the background, with a log of its own and, with `pty`, a terminal. It is a call of the tool `bash`: durable,
+/// subject to policy, and repeated safely with an `Idempotency-Key`.
+#[utoipa::path(post, path = "/v1/sessions/{session_id}/shells", tag = "shells", security(("bearer" = ["calls:write"])),
+    params(
+        ("session_id" = String, Path, description = "The session."),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$", description = "The same key and body give the same shell."),
+    ),
+    request_body = CreateShell,
+    responses(
+        (status = 201, description = "The shell.", body = ShellView, headers(("Location" = String, description = "The shell."))),
+        (status = 202, description = "It has not started yet: the call that will start it.", body = CallView,
+            headers(("Location" = String, description = "The call.")))))]
+pub(crate) async fn create_shell(
+    State(state): State<ApiState>,
+    Tenant(context): Tenant,
+    Id(session_id): Id<SessionId>,
+    key: IdempotencyKey,
+    body: Draft<CreateShell>,
+) -> Result<Response, Problem> {
+    let also = [("session_id", session_id.to_string())];
+    let idempotency = key.with("POST /v1/sessions/{session_id}/shells", &body.raw, &also);
+    let request = (body.input, body.checks);
+    let (made, replay) = shells::create(&state, &context, session_id, request, idempotency).await?;
+    let (mut response, location) = match made {
+        Made::Shell(shell) => {
+            let location = format!("/v1/sessions/{session_id}/shells/{}", shell.id);
+            ((StatusCode::CREATED, axum::Json(ShellView::from(*shell))).into_response(), location)
+        }
+        Made::Pending(call, place) => {
+            let location = format!("/v1/calls/{}", call.id);
+            ((StatusCode::ACCEPTED, axum::Json(CallView::new(*call, place))).into_response(), location)
+        }
+    };
+    let headers = response.headers_mut();
+    headers.extend(HeaderValue::try_from(location).ok().map(|location| (LOCATION, location)));
+    if replay == Replay::Again {
+        headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
 
 /// List shells
 ///
@@ -50,54 +102,31 @@ pub(crate) async fn get_shell(
     Ok(axum::Json(ShellView::from(shells::get(&state, &context, session_id, id).await?)))
 }
 
-/// Read a shell's output
+/// End a shell
 ///
-/// With `Accept: text/event-stream` a stream of `shell.output` and `shell.ended` events whose `id` is the offset to read on from;
-/// otherwise a part of the log as JSON. Reading takes nothing away.
-#[utoipa::path(get, path = "/v1/sessions/{session_id}/shells/{shell_id}/output", tag = "shells",
-    security(("bearer" = ["calls:read"])),
+/// The command and everything that it started get SIGTERM and, after the grace, SIGKILL. Its log stays. One that has ended already is
+/// left as it is.
+#[utoipa::path(delete, path = "/v1/sessions/{session_id}/shells/{shell_id}", tag = "shells", security(("bearer" = ["calls:write"])),
     params(
         ("session_id" = String, Path, description = "The session."),
         ("shell_id" = String, Path, description = "The shell."),
-        ("since_offset" = Option<u64>, Query, description = "Read from this offset of the log on."),
-        ("max_bytes" = Option<u64>, Query, minimum = 1, maximum = 1048576, description = "Bytes of the part, 1 to 1,048,576; 65,536 when left out (JSON only)."),
-        ("Last-Event-ID" = Option<u64>, Header, description = "Like `since_offset`, and wins over it."),
+        ("grace_ms" = Option<u64>, Query, minimum = 0, maximum = 30000, description = "Time between the two signals; 200 when left out."),
     ),
-    responses(
-        (status = 200, description = "The output.", content((ShellOutput = "application/json"), (String = "text/event-stream"))),
-        (status = 204, description = "The shell has ended and the stream is resumed at the end of its log: do not connect again.")))]
-pub(crate) async fn get_shell_output(
+    responses((status = 200, description = "The shell, ended.", body = ShellView)))]
+pub(crate) async fn delete_shell(
     State(state): State<ApiState>,
     Tenant(context): Tenant,
-    credential: Credential,
     Ids(session_id, id): Ids<SessionId, ShellId>,
     mut params: Params,
-    method: Method,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    const MOST: u64 = 1024 * 1024;
-    let offset = cursor(&headers, &mut params, "since_offset", shells::parse_offset)?;
-    let expected = "must be a number from 1 to 1048576";
-    let max_bytes = params.parse::<u64>("max_bytes", expected)?.unwrap_or(64 * 1024);
+) -> Result<impl IntoResponse, Problem> {
+    const MOST_MS: u64 = 30_000;
+    let expected = "must be a number from 0 to 30000";
+    let grace_ms =
+        params.parse::<u64>("grace_ms", expected)?.unwrap_or(domain::limits::KILL_GRACE_MS);
     params.finish()?;
-    match form(&headers) {
-        Form::Neither => Err(not_acceptable()),
-        _ if !(1..=MOST).contains(&max_bytes) => Err(Problem::query("max_bytes", expected)),
-        Form::Json => {
-            let output = shells::output(&state, &context, session_id, id, offset, max_bytes).await?;
-            Ok(axum::Json(output).into_response())
-        }
-        Form::Events => {
-            let watch = state.store.bus().subscribe_shell(id);
-            let shell = shells::get(&state, &context, session_id, id).await?;
-            shells::check_offset(&shell, offset)?;
-            let resumed = offset > 0 || headers.contains_key("last-event-id");
-            if resumed && offset == shell.next_offset && shell.status == ShellStatus::Exited {
-                return Ok(StatusCode::NO_CONTENT.into_response());
-            }
-            let mut source = ShellSource::new(state.clone(), context.clone(), session_id, id, offset, watch);
-            let first = source.read().await?;
-            sse::open(&state, Asked { context, credential, method }, source, first, offset)
-        }
+    if grace_ms > MOST_MS {
+        return Err(Problem::query("grace_ms", expected));
     }
+    let grace = Duration::from_millis(grace_ms);
+    Ok(axum::Json(ShellView::from(shells::end(&state, &context, session_id, id, grace).await?)))
 }

@@ -1,9 +1,9 @@
-//! A call's output, byte by byte.
+//! The output of calls and shells, byte by byte.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use domain::{Call, CallId, StreamName, TenantContext};
+use domain::{Call, Code, StreamName, TenantContext};
 use store::OutputOwner;
 use tokio::time::Instant;
 use tools::output_search::{Found, Position, Query, Search};
@@ -27,24 +27,28 @@ pub(crate) struct Stretch {
 /// Most bytes of one read.
 pub(crate) const STRETCH_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of both streams that were dropped from the middle. The call is the caller's own: that was asked before.
-pub(crate) async fn dropped_bytes(state: &ApiState, call_id: CallId) -> Result<u64, Problem> {
-    Ok(state.store.durable_output(OutputOwner::Call(call_id)).await?.dropped_bytes)
+/// Bytes of both streams that were dropped from the middle. The log is the caller's own: that was asked before.
+pub(crate) async fn dropped_bytes(state: &ApiState, owner: OutputOwner) -> Result<u64, Problem> {
+    Ok(state.store.durable_output(owner).await?.dropped_bytes)
 }
 
 /// The first stretch of kept bytes at or behind `from`, before `to`. Empty when there is none.
 pub(crate) async fn stretch(
     state: &ApiState,
     context: &TenantContext,
-    call_id: CallId,
+    owner: OutputOwner,
     stream: StreamName,
     from: u64,
     to: u64,
 ) -> Result<Stretch, Problem> {
-    let owner = OutputOwner::Call(call_id);
     let range = state.store.output_range(context, owner, stream, from, to).await?;
     if range.pruned {
-        return Err(events::pruned(call_id));
+        return Err(match owner {
+            OutputOwner::Call(id) => events::pruned(id),
+            OutputOwner::Shell(_) => {
+                Problem::new(Code::EventsPruned, "The log of this shell is no longer kept.")
+            }
+        });
     }
     let mut bytes = BytesMut::new();
     let mut start = None;
@@ -89,7 +93,7 @@ pub(crate) async fn search(
     let mut search = Search::new(query, from);
     let mut at = from.offset;
     let (total_bytes, at_end) = loop {
-        let part = stretch(state, context, call.id, stream, at, at.saturating_add(STRETCH_BYTES)).await?;
+        let part = stretch(state, context, OutputOwner::Call(call.id), stream, at, at.saturating_add(STRETCH_BYTES)).await?;
         if !part.bytes.is_empty() {
             search.feed(part.from, &part.bytes);
         }
@@ -110,9 +114,9 @@ pub(crate) async fn so_far(
 ) -> Result<String, Problem> {
     let mut streams = Vec::new();
     for stream in [StreamName::Stdout, StreamName::Stderr] {
-        let total_bytes = stretch(state, context, call.id, stream, 0, 0).await?.total_bytes;
+        let total_bytes = stretch(state, context, OutputOwner::Call(call.id), stream, 0, 0).await?.total_bytes;
         let from = total_bytes.saturating_sub(call.output_budget_bytes.min(STRETCH_BYTES));
-        let tail = stretch(state, context, call.id, stream, from, total_bytes).await?;
+        let tail = stretch(state, context, OutputOwner::Call(call.id), stream, from, total_bytes).await?;
         streams.push(Captured { head: Vec::new(), tail: tail.bytes.to_vec(), total_bytes });
     }
     let (stdout, stderr) = (&streams[0], &streams[1]);

@@ -12,11 +12,22 @@ pub(crate) fn numbered(event: &Event) -> Bytes {
 
 /// An event with a number that a client resumes from, or without one.
 pub(crate) fn frame(id: Option<u64>, kind: &'static str, data: &Value) -> Bytes {
-    debug_assert!(!kind.contains(['\r', '\n', '\0']), "kinds are our own words");
-    let mut bytes = BytesMut::with_capacity(128);
-    if let Some(id) = id {
-        bytes.put_slice(format!("id: {id}\n").as_bytes());
+    match id {
+        Some(id) => frame_with_id(&id.to_string(), kind, data),
+        None => lines(BytesMut::with_capacity(128), kind, data),
     }
+}
+
+/// An event with an id of our own making that is no number.
+pub(crate) fn frame_with_id(id: &str, kind: &'static str, data: &Value) -> Bytes {
+    debug_assert!(!id.contains(['\r', '\n', '\0']), "ids are our own words");
+    let mut bytes = BytesMut::with_capacity(128);
+    bytes.put_slice(format!("id: {id}\n").as_bytes());
+    lines(bytes, kind, data)
+}
+
+fn lines(mut bytes: BytesMut, kind: &'static str, data: &Value) -> Bytes {
+    debug_assert!(!kind.contains(['\r', '\n', '\0']), "kinds are our own words");
     bytes.put_slice(b"event: ");
     bytes.put_slice(kind.as_bytes());
     bytes.put_slice(b"\ndata: ");

@@ -14,9 +14,9 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 
 pub(crate) use calls::{CallSource, PAGE_BYTES, PAGE_EVENTS};
-pub(crate) use follow::{Asked, Source, open};
-pub(crate) use shells::ShellSource;
-pub(crate) use streams::Streams;
+pub(crate) use follow::{Asked, Rest, Source, open};
+pub(crate) use shells::{ShellItem, ShellSource};
+pub(crate) use streams::{StreamPermit, Streams};
 
 /// Where a stream really begins.
 pub(crate) const RESUMED_FROM: HeaderName = HeaderName::from_static("x-resumed-from");

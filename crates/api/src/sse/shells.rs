@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use domain::event::OutputPiece;
 use domain::{SessionId, Shell, ShellId, ShellStatus, TenantContext};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use store::{OutputOwner, ShellWatch, StoreError};
 
 use super::encode;
 use super::follow::{Change, NoQueue, Read, Rest, Source};
+use crate::service::shells::END_OF_LOG;
 use crate::state::ApiState;
 
 const PAGE_BYTES: u64 = 64 * 1024;
@@ -40,6 +41,38 @@ impl ShellSource {
     ) -> Self {
         Self { state, context, session_id, shell_id, offset, watch }
     }
+}
+
+impl ShellSource {
+    /// What an event says.
+    pub(crate) fn data(item: &ShellItem) -> Map<String, Value> {
+        let mut data = Map::new();
+        let mut say = |name: &str, value: Value| data.insert(name.to_owned(), value);
+        match item {
+            ShellItem::Output(shell_id, piece) => {
+                say("shell_id", shell_id.to_string().into());
+                say("stream", piece.stream.as_str().into());
+                say("offset", piece.log_offset.into());
+                say("next_offset", end_of(piece).into());
+                match std::str::from_utf8(&piece.bytes) {
+                    Ok(text) => say("text", text.into()),
+                    Err(_) => say("base64", data_encoding::BASE64.encode(&piece.bytes).into()),
+                };
+            }
+            ShellItem::Ended(shell) => {
+                say("shell_id", shell.id.to_string().into());
+                say("exit_code", shell.exit_code.into());
+                say("signal", shell.signal.clone().into());
+                say("end_reason", shell.end_reason.clone().into());
+                say("next_offset", shell.next_offset.into());
+            }
+        }
+        data
+    }
+}
+
+fn end_of(piece: &OutputPiece) -> u64 {
+    piece.log_offset + piece.bytes.len() as u64
 }
 
 impl Source for ShellSource {
@@ -75,29 +108,12 @@ impl Source for ShellSource {
     }
 
     fn encode(item: &ShellItem) -> Bytes {
+        let data = Value::Object(Self::data(item));
         match item {
-            ShellItem::Output(shell_id, piece) => {
-                let mut data = Map::new();
-                data.insert("shell_id".to_owned(), shell_id.to_string().into());
-                data.insert("stream".to_owned(), piece.stream.as_str().into());
-                data.insert("offset".to_owned(), piece.log_offset.into());
-                match std::str::from_utf8(&piece.bytes) {
-                    Ok(text) => data.insert("text".to_owned(), text.into()),
-                    Err(_) => {
-                        data.insert("base64".to_owned(), data_encoding::BASE64.encode(&piece.bytes).into())
-                    }
-                };
-                let next = piece.log_offset + piece.bytes.len() as u64;
-                encode::frame(Some(next), "shell.output", &Value::Object(data))
-            }
+            ShellItem::Output(_, piece) => encode::frame(Some(end_of(piece)), "shell.output", &data),
             ShellItem::Ended(shell) => {
-                let data = json!({
-                    "shell_id": shell.id,
-                    "exit_code": shell.exit_code,
-                    "signal": shell.signal,
-                    "end_reason": shell.end_reason,
-                });
-                encode::frame(Some(shell.next_offset), "shell.ended", &data)
+                let id = format!("{}{END_OF_LOG}", shell.next_offset);
+                encode::frame_with_id(&id, "shell.ended", &data)
             }
         }
     }

@@ -1,11 +1,15 @@
 //! A shell on the wire.
 
+use std::collections::BTreeMap;
+
 use domain::Shell;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::Time;
 use super::events::StreamName;
+use super::submissions::SubmitCall;
 
 /// Whether a shell's process tree lives.
 #[derive(Debug, Clone, Copy, ToSchema)]
@@ -37,6 +41,8 @@ pub struct ShellView {
     pub command: String,
     /// Why it runs, in the words of the call.
     pub description: Option<String>,
+    /// It has a terminal in the place of pipes.
+    pub pty: bool,
     /// Whether it runs.
     #[schema(value_type = ShellStatus)]
     pub status: domain::ShellStatus,
@@ -63,6 +69,7 @@ impl From<Shell> for ShellView {
             call_id: shell.call_id,
             command: shell.command,
             description: shell.description,
+            pty: shell.terminal,
             status: shell.status,
             exit_code: shell.exit_code,
             signal: shell.signal,
@@ -72,6 +79,138 @@ impl From<Shell> for ShellView {
             ended_at: shell.ended_at.map(Time),
         }
     }
+}
+
+/// A shell to start. Its fields are arguments of the tool `bash`; see there.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(examples(json!({"command": "bash", "pty": {"rows": 24, "cols": 80}})))]
+pub struct CreateShell {
+    /// The command, for bash.
+    #[schema(min_length = 1)]
+    pub command: String,
+    /// Directory to start in.
+    pub cwd: Option<String>,
+    /// Environment variables.
+    #[serde(default)]
+    #[schema(schema_with = super::env)]
+    pub env: BTreeMap<String, String>,
+    /// Text for its stdin, which is closed then. Without it, stdin stays open.
+    pub stdin: Option<String>,
+    /// A terminal: `rows`, `cols`, `term`.
+    #[schema(value_type = Option<Object>)]
+    pub pty: Option<Value>,
+    /// When it is ended, at the latest. With the session when left out.
+    #[schema(minimum = 1)]
+    pub shell_timeout_ms: Option<u64>,
+    /// Why it runs.
+    #[schema(max_length = 200)]
+    pub description: Option<String>,
+    /// Labels of its call.
+    #[serde(default)]
+    #[schema(schema_with = super::metadata)]
+    pub metadata: BTreeMap<String, String>,
+    /// How long this request waits until it has started.
+    #[serde(default = "wait_ms")]
+    #[schema(minimum = 0, maximum = 60000, default = 20000)]
+    pub wait_ms: u64,
+}
+
+fn wait_ms() -> u64 {
+    20_000
+}
+
+impl CreateShell {
+    /// The call that starts it.
+    pub(crate) fn into_call(self) -> SubmitCall {
+        let mut arguments = Map::new();
+        let mut argue = |name: &str, value: Value| {
+            if !value.is_null() {
+                arguments.insert(name.to_owned(), value);
+            }
+        };
+        argue("command", self.command.into());
+        argue("background", true.into());
+        argue("cwd", self.cwd.into());
+        argue("stdin", self.stdin.into());
+        argue("pty", self.pty.unwrap_or_default());
+        argue("shell_timeout_ms", self.shell_timeout_ms.into());
+        if !self.env.is_empty() {
+            argue("env", self.env.into_iter().map(|(name, value)| (name, value.into())).collect::<Map<_, _>>().into());
+        }
+        SubmitCall {
+            tool: "bash".to_owned(),
+            version: None,
+            arguments,
+            description: self.description,
+            timeout_ms: None,
+            wait_ms: 0,
+            output_budget_bytes: None,
+            after: None,
+            metadata: self.metadata,
+        }
+    }
+}
+
+/// Input for a shell: `text` or `base64`, then perhaps its end.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(examples(json!({"text": "print(6 * 7)\n"})))]
+pub struct SendInput {
+    /// Text, as it stands: a line needs its line end.
+    pub text: Option<String>,
+    /// Bytes that are no text.
+    pub base64: Option<String>,
+    /// Nothing more comes afterwards. A terminal gets Ctrl-D and stays open.
+    #[serde(default)]
+    pub close: bool,
+}
+
+impl SendInput {
+    /// The bytes; `None` when they are no base64.
+    pub(crate) fn bytes(&self) -> Option<Vec<u8>> {
+        match (&self.text, &self.base64) {
+            (Some(text), _) => Some(text.clone().into_bytes()),
+            (None, Some(base64)) => data_encoding::BASE64.decode(base64.as_bytes()).ok(),
+            (None, None) => Some(Vec::new()),
+        }
+    }
+}
+
+/// What became of input.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct InputTaken {
+    /// Always `input`.
+    #[schema(pattern = "^input$")]
+    pub object: &'static str,
+    /// The shell.
+    #[schema(value_type = String)]
+    pub shell_id: domain::ShellId,
+    /// Bytes that its stdin took.
+    pub taken_bytes: u64,
+}
+
+/// A signal for a shell.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(examples(json!({"signal": "INT"})))]
+pub struct SendSignal {
+    /// Its name, with or without `SIG`, or a key such as `ctrl+c`.
+    #[schema(min_length = 1, max_length = 16)]
+    pub signal: String,
+}
+
+/// Another size for a shell's terminal.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(examples(json!({"rows": 40, "cols": 120})))]
+pub struct ResizeShell {
+    /// Lines.
+    #[schema(minimum = 1, maximum = 1000)]
+    pub rows: u16,
+    /// Characters of a line.
+    #[schema(minimum = 1, maximum = 1000)]
+    pub cols: u16,
 }
 
 /// Part of a shell's log.

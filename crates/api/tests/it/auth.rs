@@ -69,6 +69,10 @@ impl Operation {
                 json!({"scopes": []})
             }
             ("POST", "/v1/keys") => json!({"name": "x"}),
+            ("POST", "/v1/sessions/{session_id}/shells") => json!({"command": "true"}),
+            ("POST", "/v1/sessions/{session_id}/shells/{shell_id}/input") => json!({"text": "x"}),
+            ("POST", "/v1/sessions/{session_id}/shells/{shell_id}/signal") => json!({"signal": "INT"}),
+            ("POST", "/v1/sessions/{session_id}/shells/{shell_id}/resize") => json!({"rows": 24, "cols": 80}),
             _ => json!({}),
         }
     }

@@ -170,7 +170,7 @@ impl Stream {
         for line in block.lines() {
             match line.split_once(": ").expect("a field") {
                 ("", _) => self.comments += 1,
-                ("id", id) => event.id = Some(id.parse().expect("a number")),
+                ("id", id) => event.id = id.parse().ok(),
                 ("event", kind) => kind.clone_into(&mut event.event),
                 ("data", data) => event.data = serde_json::from_str(data).expect("one line of JSON"),
                 ("retry", retry) => self.retry_ms = Some(retry.parse().expect("a number")),

@@ -364,6 +364,7 @@ async fn the_log_of_an_ended_shell_ends_for_good() {
         operation: 1,
         command: "echo hello".to_owned(),
         description: None,
+        terminal: false,
         log: store::ShellLog::Own,
     };
     app.store.create_shell(&fence, new).await.expect("a shell");
@@ -384,8 +385,14 @@ async fn the_log_of_an_ended_shell_ends_for_good() {
     let kinds: Vec<&str> = whole.iter().map(|event| event.event.as_str()).collect();
     assert_eq!(kinds, ["shell.output", "shell.ended", "end"]);
     let last = whole.iter().filter_map(|event| event.id).next_back().expect("a number");
-    let resumed = client.stream(&path, &[("last-event-id", &last.to_string())]).await;
+    // Cut off between the last output and the end: the end is still to come.
+    let resumed = client.stream(&path, &[("last-event-id", &last.to_string())]).await.rest().await;
+    let kinds: Vec<&str> = resumed.iter().map(|event| event.event.as_str()).collect();
+    assert_eq!(kinds, ["shell.ended", "end"]);
+    let resumed = client.stream(&path, &[("last-event-id", &format!("{last}-end"))]).await;
     assert_eq!(resumed.response_status, 204);
+    let bytes = client.send(client.request("GET", &path).header("range", "bytes=1-3")).await;
+    assert_eq!((bytes.status, bytes.bytes.as_slice()), (206, &b"ell"[..]));
     for accept in ["text/event-stream", "application/json"] {
         for (query, header) in [("?since_offset=6", None), ("", Some("6")), ("", Some("x"))] {
             let request = client.request("GET", &format!("{path}{query}")).header("accept", accept);

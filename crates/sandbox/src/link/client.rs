@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use protocol::{
     AgentStatus, ExecRequest, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped,
     KillRequest, ListRequest, Listing, OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, ReadRequest,
-    RemoveRequest, Removed, Reply, Request, StdinWritten, WORKSPACE_DIR, WriteRequest,
+    RemoveRequest, Removed, Reply, Request, StdinWritten, TerminalSize, WORKSPACE_DIR, WriteRequest,
 };
 use tokio::time::timeout;
 
@@ -77,14 +77,27 @@ impl AgentClient {
         &self,
         key: OperationKey,
         target: OperationKey,
-        data: String,
+        data: Vec<u8>,
         close: bool,
     ) -> Result<StdinWritten, LinkError> {
-        let request = Request::WriteStdin { key, target, data, close };
+        let (data, bytes) = match String::from_utf8(data) {
+            Ok(text) => (text, None),
+            Err(error) => (String::new(), Some(error.into_bytes())),
+        };
+        let request = Request::WriteStdin { key, target, data, bytes, close };
         match self.ask("write_stdin", &request, ANSWER_LIMIT).await? {
             Reply::StdinWritten(written) => Ok(written),
             _ => Err(OTHER_ANSWER),
         }
+    }
+
+    /// Gives the terminal of a running operation another size.
+    ///
+    /// # Errors
+    /// See [`LinkError`]; asking again is safe.
+    pub async fn resize(&self, key: OperationKey, size: TerminalSize) -> Result<(), LinkError> {
+        let reply = self.ask("resize", &Request::Resize { key, size }, ANSWER_LIMIT).await?;
+        done(&reply)
     }
 
     /// Lets a running operation outlive its owner, with a new deadline from now.

@@ -247,6 +247,7 @@ pub(crate) fn shell(owner: &str, command: &str) -> ExecRequest {
             grace_ms: 200,
             limits: ExecLimits::default(),
             detached: false,
+            terminal: None,
         }),
     }
 }

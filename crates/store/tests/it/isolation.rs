@@ -30,6 +30,7 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
         operation: 0,
         command: "sleep".to_owned(),
         description: None,
+        terminal: false,
         log: ShellLog::Own,
     };
     let shell = store.create_shell(&SessionFence::of(&session).context("assigned")?, new).await?;

@@ -123,6 +123,7 @@ async fn an_ended_session_has_nothing_open() -> Result<()> {
         operation: 0,
         command: "sleep 1".to_owned(),
         description: None,
+        terminal: false,
         log: ShellLog::Own,
     };
     let shell = store.create_shell(&fence, new).await?;
@@ -214,6 +215,7 @@ async fn a_shell_s_log_grows_once_and_can_be_read_from_anywhere() -> Result<()> 
         operation: 0,
         command: "make".to_owned(),
         description: None,
+        terminal: false,
         log: ShellLog::OfCall,
     };
     let shell = store.create_shell(&fence, new.clone()).await?;

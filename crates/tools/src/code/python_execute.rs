@@ -123,6 +123,7 @@ impl Tool for PythonExecute {
             cwd: command::cwd("python_execute", input.cwd.as_deref())?,
             env: input.env,
             stdin: input.stdin,
+            terminal: None,
             background: Background::Never,
             label: "python".to_owned(),
         };

@@ -12,13 +12,15 @@ use crate::alias::{
     Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, Unit, refused, renamed, timeout,
 };
 use crate::command::{self, Ran};
-use crate::port::{Background, Captured, Command, CommandOutcome, Program};
+use crate::port::{Background, Captured, Command, CommandOutcome, Program, Terminal};
 use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path};
 
 pub(crate) struct Bash;
 
 /// Longest command, in characters.
 const COMMAND_CHARS: usize = 1_048_576;
+/// Most lines, and most characters of a line, of a terminal.
+const TERMINAL_SIDE: u16 = 1_000;
 /// Longest life of a shell, in milliseconds.
 const SHELL_TIMEOUT_MS: u64 = limits::LIFETIME_S as u64 * 1_000;
 
@@ -35,6 +37,9 @@ pub(crate) struct Input {
     env: BTreeMap<String, String>,
     /// Text for its stdin. Without it, stdin is empty (in the background: open for bash_input).
     stdin: Option<String>,
+    /// Give it a terminal in the place of pipes, for programs that want one: stdout and stderr are then one stream, with
+    /// control sequences.
+    pty: Option<Pty>,
     /// Run it in the background and return at once with a shell_id.
     #[serde(default)]
     background: bool,
@@ -44,6 +49,36 @@ pub(crate) struct Input {
     /// End the background command after so long. Default: with the session.
     #[schemars(range(min = 1, max = SHELL_TIMEOUT_MS))]
     shell_timeout_ms: Option<u64>,
+}
+
+/// A terminal.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pty {
+    /// Lines.
+    #[serde(default = "default_rows")]
+    #[schemars(range(min = 1, max = TERMINAL_SIDE))]
+    rows: u16,
+    /// Characters of a line.
+    #[serde(default = "default_cols")]
+    #[schemars(range(min = 1, max = TERMINAL_SIDE))]
+    cols: u16,
+    /// What the variable TERM says.
+    #[serde(default = "default_term")]
+    #[schemars(length(min = 1, max = 64))]
+    term: String,
+}
+
+fn default_rows() -> u16 {
+    24
+}
+
+fn default_cols() -> u16 {
+    80
+}
+
+fn default_term() -> String {
+    "xterm-256color".to_owned()
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -108,8 +143,8 @@ impl Tool for Bash {
         title: "Run a command",
         description: "Runs a bash command in the session's sandbox and returns stdout, stderr and the exit code. \
             Each call is a fresh process: the working directory (/workspace), variables and shell options do not \
-            carry over, files do; use `cwd`, `env`, or `cd dir && …`. There is no terminal and nobody to answer \
-            prompts: use flags such as -y, or give `stdin`. The call ends when the command ends; its timeout is \
+            carry over, files do; use `cwd`, `env`, or `cd dir && …`. There is no terminal (unless `pty` asks for \
+            one) and nobody to answer prompts: use flags such as -y, or give `stdin`. The call ends when the command ends; its timeout is \
             `timeout_ms` of the call (default 120000, at most 600000), and everything it started is then killed. \
             For servers and long work set `background`: it returns a shell_id for bash_output, bash_input and \
             kill_bash. Long output is shortened in the middle; filter it, or redirect it to a file. Prefer \
@@ -137,6 +172,10 @@ impl Tool for Bash {
                 "has no meaning with `background: true`; give one of the two",
             ));
         }
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
+        if input.pty.as_ref().is_some_and(|pty| !pty.term.chars().all(is_plain)) {
+            problems.push(ArgumentProblem::new("/pty/term", "must be letters, digits, `-`, `_`, `.` and `+`"));
+        }
         if input.shell_timeout_ms.is_some() && !input.background && input.background_after_ms.is_none() {
             problems.push(ArgumentProblem::new(
                 "/shell_timeout_ms",
@@ -150,6 +189,7 @@ impl Tool for Bash {
         let command = Command {
             cwd: command::cwd("bash", input.cwd.as_deref())?,
             background: background(&input),
+            terminal: input.pty.map(|pty| Terminal { rows: pty.rows, cols: pty.cols, term: pty.term }),
             label: input.command.clone(),
             program: Program::Shell(input.command),
             env: input.env,

@@ -6,6 +6,8 @@
 //! with its code, with the sandbox, with the tenure, or when the one who asked lets go of what it receives, whichever comes first: nothing goes on for
 //! nobody. While it is open the session is in use.
 
+mod shell;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +74,7 @@ impl Exchange {
                 };
                 self.send(Item::message(&serving)).await
             }
+            Operation::Shell { shell_id } => self.shell(shell_id).await,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use domain::{CallId, Code, EventBody, Shell, ShellId};
-use sandbox::protocol::{self, ErrorCode, ExecSpec, OperationKey};
+use sandbox::protocol::{self, ErrorCode, ExecAttached, ExecSpec, OperationKey};
 use sandbox::{ExecEvent, ExecStream, LinkError};
 use store::{NewShell, OutputOwner, ShellLog};
 use tools::ToolError;
@@ -70,7 +70,9 @@ impl CallPorts {
             return Err(ToolError::new(Code::SandboxLimit, message).hint("End one with kill_bash."));
         }
         self.begin().await?;
-        let (stream, offset) = self.attach(&key, spec).await?;
+        let (stream, attached) = self.attach(&key, spec.clone()).await?;
+        self.check_terminal(&key, &spec, &attached).await?;
+        let offset = attached.offset;
         let shell = self.record(&key, shell_id, command, ShellLog::Own).await?;
         self.facts.became_shell.store(true, Ordering::Relaxed);
         self.facts.log.push(EventBody::ShellStarted { shell_id });
@@ -86,14 +88,14 @@ impl CallPorts {
     }
 
     /// Starts a detached operation and waits until the agent says that it runs.
-    async fn attach(&self, key: &OperationKey, spec: ExecSpec) -> Result<(ExecStream, u64), ToolError> {
+    async fn attach(&self, key: &OperationKey, spec: ExecSpec) -> Result<(ExecStream, ExecAttached), ToolError> {
         let agent = self.serving.sandbox.agent();
         self.ask_on(|| async {
             let request =
                 protocol::ExecRequest { key: key.clone(), resume_from: 0, spec: Some(spec.clone()) };
             let mut stream = agent.exec(request).await?;
             match stream.next().await? {
-                Some(ExecEvent::Attached(attached)) => Ok((stream, attached.offset)),
+                Some(ExecEvent::Attached(attached)) => Ok((stream, attached)),
                 Some(ExecEvent::Output(_) | ExecEvent::Exited(_)) | None => {
                     Err(LinkError::Protocol("an operation that was not attached"))
                 }
@@ -137,6 +139,7 @@ impl CallPorts {
             operation: key.operation,
             command: command.label.clone(),
             description: facts.call.description.clone(),
+            terminal: command.terminal.is_some(),
             log,
         };
         let store = facts.tenure.store();

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::Code;
 use domain::limits::KILL_GRACE_MS;
-use sandbox::protocol::{self, ExecExit, ExecLimits, ExecSpec, OperationKey, StdinMode};
+use sandbox::protocol::{
+    self, ExecAttached, ExecExit, ExecLimits, ExecSpec, KillRequest, OperationKey, StdinMode, TerminalSize,
+};
 use tokio::time::Instant;
 use tools::ToolError;
 use tools::port::{
@@ -74,7 +77,9 @@ impl CallPorts {
     fn spec(&self, command: &Command, no_stdin: StdinMode, timeout: Option<Duration>) -> ExecSpec {
         let row = &self.facts.session.row;
         let mut env = row.env.clone();
+        env.extend(command.terminal.iter().map(|terminal| ("TERM".to_owned(), terminal.term.clone())));
         env.extend(command.env.clone());
+        let no_stdin = if command.terminal.is_some() { StdinMode::Open } else { no_stdin };
         ExecSpec {
             program: match &command.program {
                 Program::Shell(command) => protocol::Program::Shell { command: command.clone() },
@@ -94,7 +99,24 @@ impl CallPorts {
                 file_bytes: Some(u64::from(row.resources.disk_mb) * 1024 * 1024),
             },
             detached: false,
+            terminal: command.terminal.as_ref().map(|it| TerminalSize { rows: it.rows, cols: it.cols }),
         }
+    }
+
+    /// An agent of a version without terminals has given the command pipes: it is ended.
+    pub(super) async fn check_terminal(
+        &self,
+        key: &OperationKey,
+        spec: &ExecSpec,
+        attached: &ExecAttached,
+    ) -> Result<(), ToolError> {
+        if spec.terminal.is_none() || attached.terminal {
+            return Ok(());
+        }
+        let request = KillRequest { key: key.clone(), signal: None, grace_ms: 0 };
+        let _ = self.serving.sandbox.agent().kill(request).await;
+        let message = "This sandbox is of a version without terminals.";
+        Err(ToolError::new(Code::StartFailed, message).hint("Reset the session, or create a new one."))
     }
 
     /// Whether somebody before may have run this operation in this sandbox.

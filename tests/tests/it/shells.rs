@@ -1,0 +1,140 @@
+//! Shells as objects: made, written to, signalled, ended and attached to, from an API process that is not their worker.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::client::id_of;
+use tests::websocket::Terminal;
+use tests::{Client, Host};
+
+const KEY: &str = "a key between processes of one test, long enough";
+
+/// An API process and a worker process, with an internal listener between them.
+async fn apart(body: impl AsyncFnOnce(&mut Host) -> Result<()>) {
+    Host::test_prepared(async |host| {
+        host.set("internal.listen", "127.0.0.1:0");
+        host.set("internal.key", KEY);
+        host.worker()?;
+        host.serve(&[])?;
+        body(host).await
+    })
+    .await;
+}
+
+async fn shell(client: &Client, session: &str, body: Value) -> Result<String> {
+    id_of(&client.post(&format!("/v1/sessions/{session}/shells"), &body).await?.expect(201)?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_is_used_from_another_process_by_several_clients() {
+    apart(async |host| {
+        let tenant = host.tenant("acme")?;
+        let client = &tenant.client;
+        let session = client.session(json!({})).await?;
+        let body = json!({"command": "exec bash --norc -i", "pty": {"rows": 30, "cols": 100, "term": "dumb"}, "env": {"PS1": ""}});
+        let id = shell(client, &session, body).await?;
+        let path = format!("/v1/sessions/{session}/shells/{id}");
+        let attach = format!("{path}/attach");
+        let mut first = Terminal::attach(&host.base, &attach, Some(client.key())).await?;
+        ensure!(first.next().await?["type"] == "attached");
+        first.say(&json!({"type": "input", "text": "stty size; echo $TERM\n"})).await?;
+        first.until("30 100\r\ndumb\r\n").await?;
+        first.say(&json!({"type": "resize", "rows": 41, "cols": 99})).await?;
+        first.type_in(b"stty size\n").await?;
+        first.until("41 99").await?;
+        // Ctrl-C through the line discipline ends the command and not the shell.
+        first.type_in(b"sh -c \"echo rea''dy; exec sleep 1000\"\n").await?;
+        first.until("ready\r\n").await?;
+        first.type_in(b"\x03").await?;
+        first.type_in(b"echo status $?\n").await?;
+        first.until("status 130").await?;
+        // A second client sees all of it, and one that was cut off only the rest.
+        let mut second = Terminal::attach(&host.base, &attach, Some(client.key())).await?;
+        second.until("status 130").await?;
+        ensure!(second.text == first.text, "{:?} and {:?}", second.text, first.text);
+        let since = first.next_offset;
+        drop(first);
+        second.type_in(b"echo la''ter\n").await?;
+        let mut again =
+            Terminal::attach(&host.base, &format!("{attach}?since_offset={since}"), Some(client.key())).await?;
+        again.until("later\r\n").await?;
+        ensure!(!again.text.contains("ready"), "only what is new: {:?}", again.text);
+        // What is not understood is told, and nothing else happens.
+        again.say(&json!({"type": "input", "txt": "x"})).await?;
+        ensure!(again.until_kind("error").await?["code"] == "invalid_arguments");
+        again.say(&json!({"type": "signal", "signal": "NOPE"})).await?;
+        ensure!(again.until_kind("error").await?["code"] == "invalid_arguments");
+        let refused = Terminal::attach(&host.base, &attach, None).await.err().context("refused")?;
+        ensure!(refused.to_string().starts_with("401"), "{refused}");
+        let stranger = host.tenant("other")?.client;
+        let refused = Terminal::attach(&host.base, &attach, Some(stranger.key())).await.err().context("refused")?;
+        ensure!(refused.to_string().starts_with("404"), "{refused}");
+        let plain = client.get(&attach).await?;
+        plain.problem(400, "invalid_request")?;
+        // The end reaches everybody.
+        second.type_in(b"exit 5\n").await?;
+        for terminal in [&mut second, &mut again] {
+            ensure!(terminal.until_kind("ended").await?["exit_code"] == 5);
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shells_are_made_told_and_ended_over_http() {
+    apart(async |host| {
+        let tenant = host.tenant("acme")?;
+        let client = &tenant.client;
+        let session = client.session(json!({})).await?;
+        let shells = format!("/v1/sessions/{session}/shells");
+        // The same key gives the same shell.
+        let body = json!({"command": "echo once >> made; while read -r l; do echo got $l; done; echo over; sleep 1000"});
+        let made = client.post_once(&shells, &body, "one").await?;
+        ensure!(made.header("location").starts_with(&shells), "{made:?}");
+        let id = id_of(&made.expect(201)?)?;
+        let again = client.post_once(&shells, &body, "one").await?;
+        ensure!(again.header("idempotent-replayed") == "true", "{again:?}");
+        ensure!(id_of(&again.expect(201)?)? == id);
+        let other = client.post_once(&shells, &json!({"command": "true"}), "one").await?;
+        other.problem(422, "idempotency_mismatch")?;
+        let wrong = client.post(&shells, &json!({"command": "true", "cwd": "/etc", "pty": {"rows": 0}})).await?;
+        let problem = wrong.problem(422, "invalid_arguments")?;
+        ensure!(problem["errors"].to_string().contains("\"/cwd\""), "{problem:#}");
+
+        let path = format!("{shells}/{id}");
+        let taken = client.post(&format!("{path}/input"), &json!({"text": "hello\n"})).await?.expect(200)?;
+        ensure!(taken["taken_bytes"] == 6, "{taken}");
+        let bytes = client.post(&format!("{path}/input"), &json!({"base64": "/wo=", "close": true})).await?;
+        ensure!(bytes.expect(200)?["taken_bytes"] == 2);
+        tests::wait::until("the shell answers", async || {
+            let log = client.get(&format!("{path}/output")).await?.expect(200)?["chunks"].to_string();
+            Ok(log.contains("got hello") && log.contains("over"))
+        })
+        .await?;
+        let range = client.request("GET", &format!("{path}/output")).header("range", "bytes=0-8");
+        let range = client.send(range).await?;
+        ensure!((range.status, range.bytes.as_slice()) == (206, b"got hello".as_slice()), "{range:?}");
+        client.post(&format!("{path}/resize"), &json!({"rows": 5, "cols": 5})).await?.problem(409, "conflict")?;
+        client.post(&format!("{path}/signal"), &json!({"signal": "nope"})).await?.problem(422, "invalid_arguments")?;
+        let ended = client.delete(&path).await?.expect(200)?;
+        ensure!(ended["status"] == "exited" && ended["end_reason"] == "killed", "{ended:#}");
+        ensure!(client.delete(&path).await?.expect(200)? == ended, "ending twice changes nothing");
+        client.post(&format!("{path}/input"), &json!({"text": "x"})).await?.problem(409, "shell_ended")?;
+
+        // A signal by name; and nothing of the tree is left.
+        let id = shell(client, &session, json!({"command": "trap 'echo caught; exit 9' USR1; echo up; sleep 1000 & wait"})).await?;
+        let path = format!("{shells}/{id}");
+        let up = json!({"shell_id": id, "wait_ms": 30_000});
+        client.run(&session, "bash_output", up).await?;
+        client.post(&format!("{path}/signal"), &json!({"signal": "SIGUSR1"})).await?.expect(200)?;
+        tests::wait::until("the shell ends", async || {
+            Ok(client.get(&path).await?.expect(200)?["status"] == "exited")
+        })
+        .await?;
+        ensure!(client.get(&path).await?.expect(200)?["exit_code"] == 9);
+        let made = client.bash(&session, "cat made; pgrep sleep || echo none").await?;
+        ensure!(made["result"]["structured"]["stdout"] == "once\nnone\n", "{made:#}");
+        Ok(())
+    })
+    .await;
+}
