@@ -10,11 +10,11 @@ use protocol::{
 };
 
 use super::Daemon;
-use crate::{cgroup, kernel};
 use crate::journal::Entry;
 use crate::operation::OperationId;
 use crate::process::control::Order;
 use crate::process::tree;
+use crate::{cgroup, kernel};
 
 /// The journal has never heard of a key.
 pub(super) fn never_was() -> AgentError {

@@ -1,8 +1,6 @@
 //! Commands with a terminal in the place of pipes.
 
-use protocol::{
-    ErrorCode, KillRequest, OperationKey, Reply, Request, StdinMode, StreamId, TerminalSize,
-};
+use protocol::{ErrorCode, KillRequest, OperationKey, Reply, Request, StdinMode, StreamId, TerminalSize};
 
 use crate::harness::{Options, Sandbox, Worker, key, shell};
 
@@ -24,7 +22,9 @@ fn type_in(worker: &mut Worker, target: &OperationKey, operation: u32, data: &st
     let target = target.clone();
     let write = Request::WriteStdin { key, target, data: data.to_owned(), bytes: None, close };
     match worker.ask(&write) {
-        Reply::StdinWritten(written) => assert_eq!(written.written_bytes, data.len() as u64 + u64::from(close)),
+        Reply::StdinWritten(written) => {
+            assert_eq!(written.written_bytes, data.len() as u64 + u64::from(close))
+        }
         other => panic!("unexpected {other:?}"),
     }
 }

@@ -167,7 +167,9 @@ impl Attachment {
             let sent = if let Item::Data(bytes) = &item { bytes.len() as u64 } else { 0 };
             let open = match line {
                 Some(open) => open,
-                None => line.insert(Line::reopen(&self.state, &self.context, self.session_id, self.id).await?),
+                None => {
+                    line.insert(Line::reopen(&self.state, &self.context, self.session_id, self.id).await?)
+                }
             };
             match open.tell(item).await {
                 Ok(told) if told.taken_bytes < sent => {
@@ -290,7 +292,8 @@ fn pieces(bytes: &Bytes) -> Vec<Item> {
 
 fn items_of(text: &str) -> Result<Vec<Item>, Problem> {
     let invalid = |detail: String| Problem::new(Code::InvalidArguments, detail);
-    let said: Said = serde_json::from_str(text).map_err(|error| invalid(format!("Not understood: {error}.")))?;
+    let said: Said =
+        serde_json::from_str(text).map_err(|error| invalid(format!("Not understood: {error}.")))?;
     Ok(match said {
         Said::Input { text, base64 } => {
             let decoded = base64.map(|base64| data_encoding::BASE64.decode(base64.as_bytes())).transpose();

@@ -121,8 +121,7 @@ pub(crate) async fn delete_shell(
 ) -> Result<impl IntoResponse, Problem> {
     const MOST_MS: u64 = 30_000;
     let expected = "must be a number from 0 to 30000";
-    let grace_ms =
-        params.parse::<u64>("grace_ms", expected)?.unwrap_or(domain::limits::KILL_GRACE_MS);
+    let grace_ms = params.parse::<u64>("grace_ms", expected)?.unwrap_or(domain::limits::KILL_GRACE_MS);
     params.finish()?;
     if grace_ms > MOST_MS {
         return Err(Problem::query("grace_ms", expected));

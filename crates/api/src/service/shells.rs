@@ -6,9 +6,7 @@ use bytes::Bytes;
 use domain::exchange::{ExchangeError, Item, Operation, ShellOrder, ShellTold};
 use domain::limits::EXCHANGE_DATA_BYTES;
 use domain::policy::{Question, evaluate};
-use domain::{
-    Call, CallStatus, Code, QueuePlace, SessionId, Shell, ShellId, ShellStatus, TenantContext,
-};
+use domain::{Call, CallStatus, Code, QueuePlace, SessionId, Shell, ShellId, ShellStatus, TenantContext};
 use serde_json::{Value, json};
 use store::{AuditRow, Idempotency, OutputOwner};
 
@@ -62,6 +60,7 @@ fn without_arguments(mut problem: Problem) -> Problem {
             error.pointer = own.to_owned();
         }
     }
+    problem.detail = problem.detail.replace("`/arguments/", "`/");
     problem
 }
 

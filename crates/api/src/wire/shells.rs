@@ -136,7 +136,10 @@ impl CreateShell {
         argue("pty", self.pty.unwrap_or_default());
         argue("shell_timeout_ms", self.shell_timeout_ms.into());
         if !self.env.is_empty() {
-            argue("env", self.env.into_iter().map(|(name, value)| (name, value.into())).collect::<Map<_, _>>().into());
+            argue(
+                "env",
+                self.env.into_iter().map(|(name, value)| (name, value.into())).collect::<Map<_, _>>().into(),
+            );
         }
         SubmitCall {
             tool: "bash".to_owned(),

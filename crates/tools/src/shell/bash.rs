@@ -174,7 +174,8 @@ impl Tool for Bash {
         }
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
         if input.pty.as_ref().is_some_and(|pty| !pty.term.chars().all(is_plain)) {
-            problems.push(ArgumentProblem::new("/pty/term", "must be letters, digits, `-`, `_`, `.` and `+`"));
+            problems
+                .push(ArgumentProblem::new("/pty/term", "must be letters, digits, `-`, `_`, `.` and `+`"));
         }
         if input.shell_timeout_ms.is_some() && !input.background && input.background_after_ms.is_none() {
             problems.push(ArgumentProblem::new(

@@ -59,7 +59,8 @@ impl Exchange {
                 Piece::Message(_) => match piece.into_message()? {
                     ShellOrder::CloseInput => self.write(speaker, Vec::new(), true).await?,
                     ShellOrder::Signal { signal } => {
-                        let request = KillRequest { key: speaker.key.clone(), signal: Some(signal), grace_ms: 0 };
+                        let request =
+                            KillRequest { key: speaker.key.clone(), signal: Some(signal), grace_ms: 0 };
                         self.ask(|| self.serving.sandbox.agent().kill(request.clone())).await?;
                         0
                     }

@@ -88,7 +88,11 @@ impl CallPorts {
     }
 
     /// Starts a detached operation and waits until the agent says that it runs.
-    async fn attach(&self, key: &OperationKey, spec: ExecSpec) -> Result<(ExecStream, ExecAttached), ToolError> {
+    async fn attach(
+        &self,
+        key: &OperationKey,
+        spec: ExecSpec,
+    ) -> Result<(ExecStream, ExecAttached), ToolError> {
         let agent = self.serving.sandbox.agent();
         self.ask_on(|| async {
             let request =

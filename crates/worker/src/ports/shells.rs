@@ -92,7 +92,9 @@ impl Shells for CallPorts {
         if input.text.is_some() || input.close {
             let text = input.text.unwrap_or_default();
             let answer = self
-                .ask(|| agent.write_stdin(key.clone(), target.clone(), text.clone().into_bytes(), input.close))
+                .ask(|| {
+                    agent.write_stdin(key.clone(), target.clone(), text.clone().into_bytes(), input.close)
+                })
                 .await?;
             written = answer.written_bytes;
         }
