@@ -93,7 +93,9 @@ pub(crate) async fn search(
     let mut search = Search::new(query, from);
     let mut at = from.offset;
     let (total_bytes, at_end) = loop {
-        let part = stretch(state, context, OutputOwner::Call(call.id), stream, at, at.saturating_add(STRETCH_BYTES)).await?;
+        let part =
+            stretch(state, context, OutputOwner::Call(call.id), stream, at, at.saturating_add(STRETCH_BYTES))
+                .await?;
         if !part.bytes.is_empty() {
             search.feed(part.from, &part.bytes);
         }
@@ -114,7 +116,8 @@ pub(crate) async fn so_far(
 ) -> Result<String, Problem> {
     let mut streams = Vec::new();
     for stream in [StreamName::Stdout, StreamName::Stderr] {
-        let total_bytes = stretch(state, context, OutputOwner::Call(call.id), stream, 0, 0).await?.total_bytes;
+        let total_bytes =
+            stretch(state, context, OutputOwner::Call(call.id), stream, 0, 0).await?.total_bytes;
         let from = total_bytes.saturating_sub(call.output_budget_bytes.min(STRETCH_BYTES));
         let tail = stretch(state, context, OutputOwner::Call(call.id), stream, from, total_bytes).await?;
         streams.push(Captured { head: Vec::new(), tail: tail.bytes.to_vec(), total_bytes });

@@ -120,6 +120,7 @@ pub fn shell(status: ShellStatus) -> Shell {
         status,
         exit_code: (status == ShellStatus::Exited).then_some(0),
         signal: None,
+        terminal: false,
         end_reason: None,
         next_offset: 0,
         created_at: DateTime::UNIX_EPOCH,
