@@ -205,6 +205,10 @@ impl Host {
             ("sandbox.agent_path", agent.display().to_string()),
             ("sandbox.orphan_grace_s", "5".to_owned()),
             ("sandbox.reconcile_s", "2".to_owned()),
+            // The machine of the tests has less than many small sessions may use at most.
+            ("capacity.memory_mb", "1000000".to_owned()),
+            ("capacity.disk_mb", "10000000".to_owned()),
+            ("capacity.cpus", "1000".to_owned()),
             ("log.format", "json".to_owned()),
         ]
         .into_iter()

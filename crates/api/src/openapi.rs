@@ -69,8 +69,17 @@ a call is numbered, stored and can be read again.\n\nRefusals are problems (RFC 
 Unknown fields are refused. Lists have `limit` and `cursor`. Every response has `X-Request-Id`.";
 
 /// Operations whose body may be left out.
-const OPTIONAL_BODY: &[&str] =
-    &["create_session", "reset_session", "cancel_call", "create_stream_url", "rotate_key", "rotate_own_key"];
+const OPTIONAL_BODY: &[&str] = &[
+    "create_session",
+    "reset_session",
+    "cancel_call",
+    "create_stream_url",
+    "rotate_key",
+    "rotate_own_key",
+    "cordon_host",
+    "uncordon_host",
+    "drain_host",
+];
 
 /// Prefixes of the ids that parameters are.
 const IDS: &[(&str, &str)] = &[
@@ -79,6 +88,7 @@ const IDS: &[(&str, &str)] = &[
     ("shell_id", "shell"),
     ("tenant_id", "ten"),
     ("key_id", "key"),
+    ("host_id", "host"),
 ];
 
 /// A parameter that is not given is left out, none is null; ids have their form; and some bodies may be left out.

@@ -14,6 +14,7 @@ use crate::exchange::Exchange;
 use crate::health::Readiness;
 use crate::jwt::{IssuerError, Issuers};
 use crate::metrics::Metrics;
+use crate::service::quotas::CpuToday;
 use crate::service::rates::Rates;
 use crate::service::sessions::PolicyCache;
 use crate::signature::Signer;
@@ -39,6 +40,7 @@ pub struct Inner {
     pub(crate) streams: Streams,
     pub(crate) rates: Rates,
     pub(crate) policies: PolicyCache,
+    pub(crate) cpu_today: CpuToday,
     pub(crate) document: bytes::Bytes,
 }
 
@@ -109,6 +111,7 @@ impl ApiState {
             document: crate::openapi::document(&catalog).into(),
             rates: Rates::default(),
             policies: PolicyCache::default(),
+            cpu_today: CpuToday::default(),
             store,
             catalog,
             ports,

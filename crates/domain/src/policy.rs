@@ -75,6 +75,9 @@ pub struct LimitRules {
     /// Requests in a minute, counted by each API process: of all keys of the tenant together, or of one key where its own policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<u32>,
+    /// CPU-hours that calls of the tenant use in a day (UTC).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_hours_per_day: Option<f64>,
     /// Calls of the tenant that run at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running_calls: Option<u32>,
@@ -123,6 +126,8 @@ pub struct EffectiveLimits {
     pub sessions: u32,
     /// See [`LimitRules::requests_per_minute`].
     pub requests_per_minute: u32,
+    /// See [`LimitRules::cpu_hours_per_day`].
+    pub cpu_hours_per_day: f64,
     /// See [`LimitRules::running_calls`].
     pub running_calls: u32,
     /// See [`LimitRules::queued_calls`].
@@ -157,6 +162,7 @@ impl Default for EffectiveLimits {
         Self {
             sessions: 50,
             requests_per_minute: limits::REQUESTS_PER_MINUTE,
+            cpu_hours_per_day: limits::CPU_HOURS_PER_DAY,
             running_calls: 32,
             queued_calls: 10_000,
             session_running_calls: limits::SESSION_RUNNING_CALLS,
@@ -308,6 +314,7 @@ pub fn effective_limits(layers: &[Layered<'_>]) -> EffectiveLimits {
         };
         combine.apply(&mut effective.sessions, rules.sessions);
         combine.apply(&mut effective.requests_per_minute, rules.requests_per_minute);
+        combine.apply(&mut effective.cpu_hours_per_day, rules.cpu_hours_per_day);
         combine.apply(&mut effective.running_calls, rules.running_calls);
         combine.apply(&mut effective.queued_calls, rules.queued_calls);
         combine.apply(&mut effective.session_running_calls, rules.session_running_calls);

@@ -55,6 +55,10 @@ pub enum SessionEndReason {
     ImageUnavailable,
     /// A quota of the tenant ended it.
     Quota,
+    /// An operator took its host out of service.
+    HostDrained,
+    /// An operator suspended the tenant.
+    TenantSuspended,
 }
 
 impl SessionEndReason {
@@ -69,6 +73,8 @@ impl SessionEndReason {
         Self::HostLost,
         Self::ImageUnavailable,
         Self::Quota,
+        Self::HostDrained,
+        Self::TenantSuspended,
     ];
 
     /// The word on the wire and in the database.
@@ -84,6 +90,8 @@ impl SessionEndReason {
             Self::HostLost => "host_lost",
             Self::ImageUnavailable => "image_unavailable",
             Self::Quota => "quota",
+            Self::HostDrained => "host_drained",
+            Self::TenantSuspended => "tenant_suspended",
         }
     }
 
@@ -112,6 +120,10 @@ impl SessionEndReason {
                 "The session's image does not exist or cannot run. Create a session with another image."
             }
             Self::Quota => "A quota of the tenant ended the session. Free what is used, or ask for more.",
+            Self::HostDrained => {
+                "The machine that held the session was taken out of service. Create a new session; its files are gone."
+            }
+            Self::TenantSuspended => "The tenant was suspended, and its sessions with it. Ask the operator.",
         }
     }
 }

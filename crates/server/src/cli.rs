@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use domain::{KeyId, Scope, TenantId};
+use domain::{HostId, KeyId, Scope, TenantId};
 
 /// Runs tool calls for AI agents, each in its session's own sandbox.
 #[derive(Debug, Parser)]
@@ -101,9 +101,37 @@ pub enum AdminCommand {
     /// Roles of a tenant: names for what keys and tokens may do.
     #[command(subcommand)]
     Role(RoleCommand),
+    /// Hosts: what they have, and whether they take sessions.
+    #[command(subcommand)]
+    Host(HostCommand),
     /// Keys above tenants, for the admin endpoints.
     #[command(subcommand)]
     OperatorKey(OperatorKeyCommand),
+}
+
+/// Arguments of `admin host`.
+#[derive(Debug, Subcommand)]
+pub enum HostCommand {
+    /// List the hosts with what is taken of them.
+    List,
+    /// Take no new sessions; what runs goes on.
+    Cordon {
+        /// The host's id.
+        host: HostId,
+    },
+    /// Take sessions again.
+    Uncordon {
+        /// The host's id.
+        host: HostId,
+    },
+    /// Take no new sessions, and end what still runs after a while.
+    Drain {
+        /// The host's id.
+        host: HostId,
+        /// Seconds until the sessions that are left are ended; they end by themselves when left out.
+        #[arg(long, value_name = "SECONDS")]
+        within_s: Option<u32>,
+    },
 }
 
 /// Arguments of `admin tenant`.

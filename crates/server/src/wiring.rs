@@ -1,12 +1,13 @@
 //! Builds the rooms from the configuration and connects them. The only place where all of them meet.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use api::{ApiConfig, StreamConfig};
 use prometheus::Registry;
-use store::{AuditKeys, DatabaseConfig, Retention, Store};
-use worker::{OnShutdown, WorkerConfig};
+use store::{AuditKeys, DatabaseConfig, HostCapacity, Retention, Store};
+use worker::{Capacity, OnShutdown, WorkerConfig};
 
 use crate::config::Config;
 
@@ -124,6 +125,7 @@ pub fn worker_config(config: &Config, internal_address: Option<String>) -> Resul
         sessions: worker.sessions,
         policy: config.policy.clone(),
         retention: Retention {
+            output_days: config.retention.output_days,
             events_days: config.retention.events_days,
             calls_days: config.retention.calls_days,
         },
@@ -132,8 +134,41 @@ pub fn worker_config(config: &Config, internal_address: Option<String>) -> Resul
         } else {
             OnShutdown::HandOver { drain: Duration::from_millis(worker.drain_ms) }
         },
+        capacity: capacity(config),
         sandbox: config.sandbox.clone(),
     })
+}
+
+/// What the host has for sessions: as configured, else as found.
+fn capacity(config: &Config) -> Capacity {
+    let said = &config.capacity;
+    let host = HostCapacity {
+        cpus: said.cpus.or_else(|| std::thread::available_parallelism().ok().map(|cpus| cpus.get() as f64)),
+        cpu_overcommit: said.cpu_overcommit,
+        memory_mb: said.memory_mb.or_else(|| memory_of_machine().map(most)),
+        disk_mb: said.disk_mb.or_else(|| disk_of(&config.sandbox.state_dir).map(most)),
+        sandboxes: said.sandboxes,
+    };
+    Capacity { host, pool_share: said.pool_share }
+}
+
+/// What is left for sessions beside the system and ourselves.
+fn most(all: u64) -> u64 {
+    all / 10 * 9
+}
+
+/// Memory in MiB.
+fn memory_of_machine() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.trim().split(' ').next()?.parse::<u64>().ok()? / 1_024)
+}
+
+/// Size in MiB of the file system that a folder lies in, or will lie in.
+fn disk_of(folder: &Path) -> Option<u64> {
+    let there = folder.ancestors().find(|folder| folder.exists())?;
+    let about = nix::sys::statvfs::statvfs(there).ok()?;
+    Some(about.blocks() * about.fragment_size() / (1_024 * 1_024))
 }
 
 fn host_name() -> Result<String> {

@@ -24,7 +24,7 @@ use serde_json::Value;
 use crate::admit_batch::{AdmitOp, Verdict};
 use crate::bus::Hint;
 use crate::calls::call_by_id;
-use crate::creation::{NewSession, OneShot, insert_session, lock_creation};
+use crate::creation::{NewSession, NoRoom, OneShot, insert_session, lock_creation, place};
 use crate::db::Conn;
 use crate::idempotency::{Seen, compare, digest, seen};
 use crate::json::{sanitised, storable, storable_text};
@@ -131,6 +131,8 @@ pub enum Admitted {
         /// When to try again.
         retry_after_ms: u64,
     },
+    /// No host has room for its session (one-shot calls).
+    NoRoom(NoRoom),
     /// The tenant has as many sessions as it may (one-shot calls).
     SessionQuotaExceeded {
         /// How many it may have.
@@ -198,7 +200,15 @@ impl Store {
             }
         }
         let limit = admission.limits.sessions;
-        let made = insert_session(&mut conn, &context, session_id, new, limit, None, OneShot::Yes).await?;
+        let host = match place(&mut conn, &context, new).await? {
+            Ok(host) => host,
+            Err(no_room) => {
+                conn.end().await?;
+                return Ok(Admitted::NoRoom(no_room));
+            }
+        };
+        let place = (host, OneShot::Yes);
+        let made = insert_session(&mut conn, &context, session_id, new, limit, None, place).await?;
         if let Err(in_use) = made {
             conn.end().await?;
             return Ok(Admitted::SessionQuotaExceeded { limit, in_use });

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 
 use domain::policy::{EffectiveLimits, Policy};
-use domain::{Resources, Session, SessionId, SizeClass, TenantContext, TenantId, WorkerId};
+use domain::{HostId, Resources, Session, SessionId, SizeClass, TenantContext, TenantId, WorkerId};
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::bus::Hint;
-use crate::db::Conn;
+use crate::db::{Conn, unknown_word};
 use crate::error::translate;
 use crate::idempotency::{Seen, seen};
 use crate::json::{sanitised, storable, storable_text};
 use crate::sessions::{narrow, session, session_by_id, session_columns};
-use crate::{Idempotency, Result, Store};
+use crate::{AuditRow, Idempotency, Result, Store};
 
 /// A session to be created. Everything is checked by the caller but what needs the database.
 #[derive(Debug, Clone)]
@@ -53,6 +54,8 @@ pub enum CreatedSession {
         /// Names of the fields.
         fields: Vec<String>,
     },
+    /// No host has room for it.
+    NoRoom(NoRoom),
     /// The tenant has as many sessions as it may.
     QuotaExceeded {
         /// How many it may have.
@@ -60,6 +63,17 @@ pub enum CreatedSession {
         /// How many it has.
         in_use: u32,
     },
+}
+
+/// Why no host takes a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRoom {
+    /// All that could are full at the moment.
+    Full,
+    /// It is larger than any of them.
+    TooLarge,
+    /// None is open for new sessions.
+    Cordoned,
 }
 
 const CREATE: &str = "create session";
@@ -89,9 +103,16 @@ impl Store {
                 return Ok(CreatedSession::Mismatch { fields });
             }
         }
-        let made =
-            insert_session(&mut conn, context, id, &new, limits.sessions, idempotency.as_ref(), OneShot::No)
-                .await?;
+        let host = match place(&mut conn, context, &new).await? {
+            Ok(host) => host,
+            Err(no_room) => {
+                conn.end().await?;
+                return Ok(CreatedSession::NoRoom(no_room));
+            }
+        };
+        let place = (host, OneShot::No);
+        let made = insert_session(&mut conn, context, id, &new, limits.sessions, idempotency.as_ref(), place)
+            .await?;
         conn.end().await?;
         Ok(match made {
             Ok(session) => {
@@ -120,6 +141,46 @@ pub(crate) async fn lock_creation(conn: &mut Conn, tenant: TenantId) -> Result<(
     Ok(())
 }
 
+/// Finds a host with room, and keeps others from taking it as long as the transaction lasts. No host when none is alive: the session waits
+/// for one. A refusal is recorded.
+pub(crate) async fn place(
+    conn: &mut Conn,
+    context: &TenantContext,
+    new: &NewSession,
+) -> Result<Result<Option<HostId>, NoRoom>> {
+    let row = conn
+        .one(
+            sqlx::query("SELECT verdict, host FROM toolhost_place($1, $2, $3, $4)")
+                .bind(new.resources.cpus)
+                .bind(i64::from(new.resources.memory_mb))
+                .bind(i64::from(new.resources.disk_mb))
+                .bind(new.assign.map(WorkerId::uuid)),
+        )
+        .await?;
+    let read = |row: &PgRow| {
+        let host = row.try_get::<Option<Uuid>, _>("host")?.map(HostId::from_uuid);
+        Ok(match row.try_get::<&str, _>("verdict")? {
+            "placed" | "no_host" => Ok(host),
+            "full" => Err(NoRoom::Full),
+            "too_large" => Err(NoRoom::TooLarge),
+            "cordoned" => Err(NoRoom::Cordoned),
+            _ => return Err(unknown_word("toolhost_place.verdict")),
+        })
+    };
+    let placed = read(&row).map_err(|error| translate(CREATE, error))?;
+    if placed.is_err() {
+        let refused = AuditRow {
+            action: "session.create",
+            target: None,
+            allowed: false,
+            reason: Some("capacity".to_owned()),
+            details: serde_json::json!({"memory_mb": new.resources.memory_mb, "disk_mb": new.resources.disk_mb}),
+        };
+        conn.audit(Some(context.tenant_id()), context.principal(), &refused).await?;
+    }
+    Ok(placed)
+}
+
 /// Inserts a session with its idempotency key and audit row, or says how many the tenant has. Under the lock.
 pub(crate) async fn insert_session(
     conn: &mut Conn,
@@ -128,7 +189,7 @@ pub(crate) async fn insert_session(
     new: &NewSession,
     limit: u32,
     idempotency: Option<&Idempotency>,
-    one_shot: OneShot,
+    (host, one_shot): (Option<HostId>, OneShot),
 ) -> Result<Result<Session, u32>> {
     for text in [&new.image, &new.runtime] {
         storable_text(CREATE, "image or runtime", text)?;
@@ -141,11 +202,12 @@ pub(crate) async fn insert_session(
                  ), owner AS (
                      SELECT w.id, w.host_id FROM workers w
                      WHERE w.id = $3 AND w.lease_expires_at > clock_timestamp() AND w.accepts_sessions AND NOT w.draining
+                       AND ($23::uuid IS NULL OR w.host_id = $23)
                  ), s AS (
                      INSERT INTO sessions (id, tenant_id, image, size, cpus, memory_mb, disk_mb, pids, runtime, env, metadata,
                          policy, idle_timeout_s, lifetime_s, expires_at, one_shot, worker_id, host_id, epoch)
                      SELECT $1, $2, $4, $5, $6, $7, $8, $9, $10, $11::text::jsonb, $12::text::jsonb, $13::text::jsonb, $14, $15,
-                         clock_timestamp() + make_interval(secs => $15), $16, owner.id, owner.host_id,
+                         clock_timestamp() + make_interval(secs => $15), $16, owner.id, coalesce(owner.host_id, $23),
                          CASE WHEN owner.id IS NULL THEN 0 ELSE 1 END
                      FROM quota LEFT JOIN owner ON true WHERE quota.in_use < $17
                      RETURNING *
@@ -183,7 +245,8 @@ pub(crate) async fn insert_session(
             .bind(idempotency.map(|key| key.key.as_str()))
             .bind(idempotency.map(|key| storable(CREATE, "idempotency key", &key.request)).transpose()?)
             .bind(sanitised(CREATE, context.principal())?)
-            .bind(id.to_string()),
+            .bind(id.to_string())
+            .bind(host.map(HostId::uuid)),
         )
         .await?;
     let made = row.try_get::<Option<Uuid>, _>("id").map_err(|error| translate(CREATE, error))?;

@@ -11,7 +11,9 @@ use crate::{Result, Store};
 /// How long things are kept, in days. Events and output go before calls, so that a call can still say how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Days that events and output are kept.
+    /// Days that output is kept.
+    pub output_days: u32,
+    /// Days that events are kept; at least as many.
     pub events_days: u32,
     /// Days that calls are kept; at least as many.
     pub calls_days: u32,
@@ -19,7 +21,7 @@ pub struct Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { events_days: 7, calls_days: 30 }
+        Self { output_days: 7, events_days: 7, calls_days: 30 }
     }
 }
 
@@ -73,7 +75,7 @@ impl Store {
     pub async fn drop_old(&self, retention: Retention) -> Result<Dropped> {
         let events_days = retention.events_days.min(retention.calls_days);
         let events = self.drop_partitions("call_events", events_days).await?;
-        let output = self.drop_partitions("output_chunks", events_days).await?;
+        let output = self.drop_partitions("output_chunks", retention.output_days.min(events_days)).await?;
         let calls = self.drop_partitions("calls", retention.calls_days).await?;
         Ok(Dropped { events: events + output, calls })
     }

@@ -18,6 +18,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (5, "watch", include_str!("../../../migrations/0005_watch.sql")),
     (6, "capacity", include_str!("../../../migrations/0006_capacity.sql")),
     (8, "shells", include_str!("../../../migrations/0008_shells.sql")),
+    (16, "hosts", include_str!("../../../migrations/0016_hosts.sql")),
     (18, "terminals", include_str!("../../../migrations/0018_terminals.sql")),
 ];
 

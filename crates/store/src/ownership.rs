@@ -44,19 +44,22 @@ pub enum SessionWish {
 }
 
 impl Store {
-    /// Gives sessions without a worker to this one, oldest first, and returns them (epoch risen).
+    /// Gives sessions of its host that have no worker to this one, oldest first, and returns them (epoch risen). Sessions that wait for
+    /// any host are placed first.
     ///
     /// It waits for rows that are locked: an admission holds its session for one commit, and a session passed over
     /// because its first call was just being admitted would start a whole poll later.
     pub async fn claim_sessions(&self, worker: WorkerId, max: u32) -> Result<Vec<Session>> {
         const OPERATION: &str = "claim sessions";
+        self.place_waiting(worker, max).await?;
         let mut conn = self.db().system(OPERATION).await?;
         let rows = conn
             .all(
                 sqlx::query(concat!(
                     "WITH free AS (
-                         SELECT id FROM sessions WHERE status = 'starting' AND worker_id IS NULL
-                         ORDER BY id LIMIT $2 FOR NO KEY UPDATE
+                         SELECT s.id FROM workers me JOIN sessions s ON s.host_id = me.host_id
+                         WHERE me.id = $1 AND s.status = 'starting' AND s.worker_id IS NULL
+                         ORDER BY s.id LIMIT $2 FOR NO KEY UPDATE OF s
                      )
                      UPDATE sessions s SET worker_id = w.id, host_id = w.host_id, epoch = s.epoch + 1
                      FROM free, workers w
@@ -71,6 +74,24 @@ impl Store {
             .await?;
         conn.end().await?;
         read(OPERATION, &rows, session)
+    }
+
+    /// Finds a host for sessions that were accepted when none was alive, or whose host went away before it took them.
+    async fn place_waiting(&self, worker: WorkerId, max: u32) -> Result<()> {
+        const OPERATION: &str = "place sessions";
+        let mut conn = self.db().system(OPERATION).await?;
+        let row = conn
+            .one(sqlx::query(
+                "SELECT EXISTS (SELECT FROM sessions s WHERE s.status = 'starting' AND s.worker_id IS NULL
+                     AND (s.host_id IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.host_id = s.host_id
+                         AND w.lease_expires_at > clock_timestamp() AND w.accepts_sessions AND NOT w.draining))) AS waiting",
+            ))
+            .await?;
+        if row.try_get::<bool, _>("waiting").map_err(|error| translate(OPERATION, error))? {
+            let statement = sqlx::query("SELECT toolhost_place_waiting($1, $2)");
+            conn.execute(statement.bind(worker.uuid()).bind(narrow(max))).await?;
+        }
+        conn.end().await
     }
 
     /// The session's sandbox of this generation serves: `running`, and its queued calls may be claimed.
@@ -200,7 +221,7 @@ impl Store {
                          FROM s
                      )
                      SELECT CASE
-                             WHEN s.end_requested THEN 'deleted'
+                             WHEN s.end_requested THEN coalesce(s.end_wish, 'deleted')
                              WHEN s.expires_at <= s.now THEN 'expired'
                              WHEN s.reset_requested > s.reset_done THEN 'reset'
                              WHEN s.one_shot AND s.without_calls THEN 'deleted'
@@ -218,6 +239,10 @@ impl Store {
         let wishes = read(OPERATION, &rows, |row| {
             let session = session(row)?;
             let wish = match row.try_get::<Option<&str>, _>("wish")? {
+                Some("host_drained") => SessionWish::End(SessionEnd::because(SessionEndReason::HostDrained)),
+                Some("tenant_suspended") => {
+                    SessionWish::End(SessionEnd::because(SessionEndReason::TenantSuspended))
+                }
                 Some("deleted") => SessionWish::End(SessionEnd::because(SessionEndReason::Deleted)),
                 Some("expired") => SessionWish::End(SessionEnd::because(SessionEndReason::Expired)),
                 Some("idle") => SessionWish::End(

@@ -96,7 +96,7 @@ impl Store {
                 sqlx::query(concat!(
                     "WITH lost AS (
                          SELECT s.id FROM sessions s JOIN hosts h ON h.id = s.host_id
-                         WHERE s.status <> 'ended' AND h.lost_at < clock_timestamp() - make_interval(secs => $1)
+                         WHERE s.status <> 'ended' AND s.worker_id IS NOT NULL AND h.lost_at < clock_timestamp() - make_interval(secs => $1)
                          ORDER BY s.id LIMIT $2 FOR NO KEY UPDATE OF s SKIP LOCKED
                      )
                      UPDATE sessions s SET status = 'ended', ended_at = clock_timestamp(), end_reason = $3, end_message = $4,

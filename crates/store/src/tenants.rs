@@ -16,7 +16,7 @@ use crate::cancelling::{Cancelled, Withdrawn, withdraw};
 use crate::db::{Conn, read, read_found, unknown_word};
 use crate::error::{constraint, translate};
 use crate::json::{storable, storable_text};
-use crate::{AuditRow, Listed, Page, Result, Store, StoreError};
+use crate::{AuditRow, Listed, Page, Result, Store, StoreError, TenantRetention};
 
 /// One tenant, as its row says.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +31,8 @@ pub struct Tenant {
     pub policy: Policy,
     /// The operator's labels.
     pub metadata: BTreeMap<String, String>,
+    /// Days that it keeps things, where it is less than the installation's.
+    pub retention: TenantRetention,
     /// When it was created.
     pub created_at: DateTime<Utc>,
 }
@@ -57,7 +59,7 @@ impl Store {
             .try_one(
                 sqlx::query(
                     "INSERT INTO tenants (id, name, policy, metadata) VALUES ($1, $2, $3::text::jsonb, $4::text::jsonb)
-                     RETURNING id, name, status, policy, metadata, created_at",
+                     RETURNING id, name, status, policy, metadata, calls_days, events_days, output_days, created_at",
                 )
                 .bind(id.uuid())
                 .bind(&new.name)
@@ -93,7 +95,7 @@ impl Store {
         let rows = conn
             .all(
                 sqlx::query(
-                    "SELECT id, name, status, policy, metadata, created_at FROM tenants
+                    "SELECT id, name, status, policy, metadata, calls_days, events_days, output_days, created_at FROM tenants
                      WHERE $1::uuid IS NULL OR id < $1 ORDER BY id DESC LIMIT $2",
                 )
                 .bind(page.after)
@@ -111,7 +113,7 @@ impl Store {
         let row = conn
             .optional(
                 sqlx::query(
-                    "SELECT id, name, status, policy, metadata, created_at FROM tenants WHERE id = $1",
+                    "SELECT id, name, status, policy, metadata, calls_days, events_days, output_days, created_at FROM tenants WHERE id = $1",
                 )
                 .bind(id.uuid()),
             )
@@ -127,7 +129,7 @@ impl Store {
         let row = conn
             .optional(
                 sqlx::query(
-                    "SELECT id, name, status, policy, metadata, created_at FROM tenants WHERE name = $1",
+                    "SELECT id, name, status, policy, metadata, calls_days, events_days, output_days, created_at FROM tenants WHERE name = $1",
                 )
                 .bind(name.replace('\0', "\u{fffd}")),
             )
@@ -150,7 +152,7 @@ impl Store {
             .optional(
                 sqlx::query(
                     "UPDATE tenants SET policy = $2::text::jsonb WHERE id = $1
-                     RETURNING id, name, status, policy, metadata, created_at",
+                     RETURNING id, name, status, policy, metadata, calls_days, events_days, output_days, created_at",
                 )
                 .bind(id.uuid())
                 .bind(policy),
@@ -177,7 +179,7 @@ impl Store {
             .optional(
                 sqlx::query(
                     "UPDATE tenants SET status = $2 WHERE id = $1
-                     RETURNING id, name, status, policy, metadata, created_at",
+                     RETURNING id, name, status, policy, metadata, calls_days, events_days, output_days, created_at",
                 )
                 .bind(id.uuid())
                 .bind(status.as_str()),
@@ -218,7 +220,7 @@ async fn end_all_sessions(conn: &mut Conn, id: TenantId) -> Result<Vec<SessionId
     let rows = conn
         .all(
             sqlx::query(
-                "UPDATE sessions SET end_requested = true
+                "UPDATE sessions SET end_requested = true, end_wish = 'tenant_suspended'
                  WHERE tenant_id = $1 AND status <> 'ended' AND NOT end_requested RETURNING id",
             )
             .bind(id.uuid()),
@@ -234,8 +236,18 @@ fn tenant(row: &PgRow) -> Result<Tenant, sqlx::Error> {
         status: status(row.try_get("status")?)?,
         policy: row.try_get::<Json<Policy>, _>("policy")?.0,
         metadata: row.try_get::<Json<BTreeMap<String, String>>, _>("metadata")?.0,
+        retention: TenantRetention {
+            calls_days: days(row, "calls_days")?,
+            events_days: days(row, "events_days")?,
+            output_days: days(row, "output_days")?,
+        },
         created_at: row.try_get("created_at")?,
     })
+}
+
+/// Days of retention from their column.
+pub(crate) fn days(row: &PgRow, column: &'static str) -> Result<Option<u32>, sqlx::Error> {
+    Ok(row.try_get::<Option<i32>, _>(column)?.and_then(|days| u32::try_from(days).ok()))
 }
 
 pub(crate) fn status(word: &str) -> Result<TenantStatus, sqlx::Error> {

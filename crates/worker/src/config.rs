@@ -23,8 +23,19 @@ pub struct WorkerConfig {
     pub retention: store::Retention,
     /// What becomes of sessions when the process stops.
     pub on_shutdown: OnShutdown,
+    /// What this host has for sessions.
+    pub capacity: Capacity,
     /// How sandboxes are made.
     pub sandbox: sandbox::Config,
+}
+
+/// What a host has for sessions. What is not said is not counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Capacity {
+    /// What there is.
+    pub host: store::HostCapacity,
+    /// The part of it, 0 to 1, that the warm pool may set aside.
+    pub pool_share: f64,
 }
 
 /// What becomes of sessions when the process stops.

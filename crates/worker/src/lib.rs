@@ -5,6 +5,7 @@
 
 mod board;
 mod call;
+mod capacity;
 mod claims;
 mod config;
 mod dispatch;
@@ -24,7 +25,7 @@ mod takeover;
 mod tenure;
 mod worker;
 
-pub use config::{OnShutdown, WorkerConfig};
+pub use config::{Capacity, OnShutdown, WorkerConfig};
 pub use exchange::Duplex;
 pub use metrics::Metrics;
 pub use worker::{StartError, Worker, WorkerHandle};

@@ -18,6 +18,7 @@ const PARTITION_DAYS: u32 = 7;
 pub(crate) enum Sweep {
     AuditSeal,
     Usage,
+    Ends,
     Partitions,
     Retention,
     IdempotencyKeys,
@@ -35,6 +36,7 @@ impl Sweep {
     pub(crate) const ALL: [Self; 13] = [
         Self::AuditSeal,
         Self::Usage,
+        Self::Ends,
         Self::Partitions,
         Self::Retention,
         Self::IdempotencyKeys,
@@ -52,6 +54,7 @@ impl Sweep {
         match self {
             Self::AuditSeal => "audit_seal",
             Self::Usage => "usage",
+            Self::Ends => "ends",
             Self::Partitions => "partitions",
             Self::Retention => "retention",
             Self::IdempotencyKeys => "idempotency_keys",
@@ -70,6 +73,7 @@ impl Sweep {
         Duration::from_millis(match self {
             // A row is sealed within a second.
             Self::AuditSeal => 500,
+            Self::Ends => 1_000,
             Self::Usage => 2_000,
             Self::Limits => 5_000,
             Self::LostHosts | Self::SurplusSlots | Self::Counts => 10_000,
@@ -84,10 +88,12 @@ impl Sweep {
         match self {
             Self::AuditSeal => while let store::Sealed::Some(_) = store.seal_audit().await? {},
             Self::Usage => while store.meter_usage().await? == store::Metered::Some {},
+            Self::Ends => drop(store.ask_ends().await?),
             Self::Partitions => drop(store.ensure_partitions(PARTITION_DAYS).await?),
             Self::Retention => {
                 let retention = tenure.core.config.retention;
                 let dropped = store.drop_old(retention).await?;
+                store.prune_tenants(retention).await?;
                 store.prune_session_usage(retention.calls_days).await?;
                 if dropped != store::Dropped::default() {
                     tracing::info!(events = dropped.events, calls = dropped.calls, "dropped old partitions");

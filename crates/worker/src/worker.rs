@@ -18,7 +18,9 @@ use tools::Catalog;
 use crate::dispatch::Door;
 use crate::ledger::{PresentWorker, StoreLedger};
 use crate::tenure::{Core, Tenure};
-use crate::{Duplex, Metrics, OnShutdown, WorkerConfig, claims, exchange, lease, sessions, sweeps, takeover};
+use crate::{
+    Duplex, Metrics, OnShutdown, WorkerConfig, capacity, claims, exchange, lease, sessions, sweeps, takeover,
+};
 
 /// Pause between attempts to register.
 const REGISTER_RETRY: Duration = Duration::from_millis(500);
@@ -96,10 +98,13 @@ impl Worker {
         identity: &Identity,
         driver: Arc<dyn Driver>,
     ) -> Result<WorkerHandle, StartError> {
+        let mut config = config;
+        let pool = capacity::fit_pool(&mut config);
         let metrics = Metrics::register(registry).map_err(StartError::Metrics)?;
         metrics.show_tools(&catalog);
         let of_sandboxes = sandbox::Metrics::register(registry).map_err(StartError::Metrics)?;
         let host_id = identity.host_id;
+        store.set_host_capacity(host_id, config.capacity.host).await.map_err(StartError::Register)?;
         let first = store.register_worker(host_id).await.map_err(StartError::Register)?;
         let worker = PresentWorker::new(first.worker_id);
         let ledger = StoreLedger { store: store.clone(), host_id, worker: worker.clone() };
@@ -110,7 +115,7 @@ impl Worker {
             Arc::new(Core { config, store, sandboxes: sandboxes.clone(), catalog, metrics, traces, host_id });
         let door = Arc::new(Door::default());
         let (stopped_sender, stopped) = watch::channel(false);
-        let process = Process { core, door: Arc::clone(&door), worker, shutdown: shutdown.clone() };
+        let process = Process { core, door: Arc::clone(&door), worker, pool, shutdown: shutdown.clone() };
         tokio::spawn(async move {
             process.run(first).await;
             stopped_sender.send_replace(true);
@@ -164,6 +169,8 @@ struct Process {
     core: Arc<Core>,
     door: Arc<Door>,
     worker: PresentWorker,
+    /// What the warm pool holds at most.
+    pool: store::HostShare,
     shutdown: CancellationToken,
 }
 
@@ -196,6 +203,7 @@ impl Process {
             })
         };
         tenure.spawn(exchange::publish_address(Arc::clone(tenure)));
+        tenure.spawn(capacity::announce(Arc::clone(tenure), self.pool));
         tenure.spawn(claims::hear(Arc::clone(tenure)));
         tenure.spawn(claims::claim(Arc::clone(tenure)));
         tenure.spawn(sessions::keep(Arc::clone(tenure)));

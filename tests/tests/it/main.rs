@@ -14,6 +14,7 @@ mod files;
 mod load;
 mod main_job;
 mod monitoring;
+mod operators;
 mod sandbox_attacks;
 mod sessions;
 mod shells;

@@ -17,6 +17,7 @@ mod calls;
 mod events;
 mod extract;
 mod health;
+mod hosts;
 mod keys;
 mod me;
 mod observe;
@@ -106,6 +107,10 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(keys::rotate_key))
         .routes(routes!(roles::list_tenant_roles))
         .routes(routes!(roles::put_tenant_role, roles::delete_tenant_role))
+        .routes(routes!(hosts::list_hosts))
+        .routes(routes!(hosts::cordon_host))
+        .routes(routes!(hosts::uncordon_host))
+        .routes(routes!(hosts::drain_host))
         .routes(routes!(health::get_health))
         .routes(routes!(health::get_readiness))
         .routes(routes!(document))

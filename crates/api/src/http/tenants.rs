@@ -14,7 +14,7 @@ use crate::problem::Problem;
 use crate::service::tenants;
 use crate::state::ApiState;
 use crate::wire::lists::List;
-use crate::wire::tenants::{CreateTenant, PatchTenant, TenantView};
+use crate::wire::tenants::{CreateTenant, PatchTenant, TenantRetention, TenantView};
 
 impl Input for CreateTenant {
     fn check(&self, checks: &mut Checks) {
@@ -22,7 +22,11 @@ impl Input for CreateTenant {
     }
 }
 
-impl Input for PatchTenant {}
+impl Input for PatchTenant {
+    fn check(&self, checks: &mut Checks) {
+        self.check(checks);
+    }
+}
 
 impl From<Tenant> for TenantView {
     fn from(tenant: Tenant) -> Self {
@@ -32,6 +36,11 @@ impl From<Tenant> for TenantView {
             name: tenant.name,
             status: tenant.status,
             policy: tenant.policy,
+            retention: TenantRetention {
+                calls_days: tenant.retention.calls_days,
+                events_days: tenant.retention.events_days,
+                output_days: tenant.retention.output_days,
+            },
             metadata: tenant.metadata,
             created_at: tenant.created_at.into(),
         }
@@ -90,7 +99,8 @@ pub(crate) async fn get_tenant(
 
 /// Change a tenant
 ///
-/// Suspend or reactivate it, replace its policy. Both hold within seconds.
+/// Suspend or reactivate it, replace its policy or what it keeps. Suspending refuses its credentials, cancels its calls, ends its sessions and closes
+/// its streams within five seconds; all hold within seconds.
 #[utoipa::path(patch, path = "/v1/admin/tenants/{tenant_id}", tag = "admin", security(("bearer" = ["operator"])),
     params(("tenant_id" = String, Path, description = "The tenant.")),
     request_body = PatchTenant,

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::sessions::Replay;
-use super::{policies, refusal, sessions, tools as catalogue};
+use super::{policies, quotas, refusal, sessions, tools as catalogue};
 use crate::json::Checks;
 use crate::metrics::CallOutcome;
 use crate::problem::{FieldCode, Problem};
@@ -56,7 +56,8 @@ pub(crate) async fn submit(
     idempotency: Option<Idempotency>,
 ) -> Result<Submitted, Problem> {
     let admission = plan(state, context, target, request, idempotency).await?;
-    let task = tokio::spawn(admit(state.clone(), admission).in_current_span());
+    let used_up = quotas::cpu_used_up(state, context, &admission.limits).await?;
+    let task = tokio::spawn(admit(state.clone(), admission, used_up).in_current_span());
     task.await.unwrap_or_else(|panic| Err(Problem::internal("submit", &panic)))
 }
 
@@ -220,11 +221,20 @@ fn as_decision(decision: Decision) -> CallDecision {
 }
 
 /// From a free slot to a running or queued call. Must run to its end.
-async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, Problem> {
-    let tenant_id = admission.context.tenant_id();
+async fn admit(
+    state: ApiState,
+    mut admission: Admission,
+    used_up: Option<Problem>,
+) -> Result<Submitted, Problem> {
+    let context = admission.context.clone();
+    let tenant_id = context.tenant_id();
     let brings_session = matches!(admission.session, AdmitSession::OneShot(_));
+    if used_up.is_some() {
+        // Nothing new is taken on; what an idempotency key has made is still answered.
+        admission.limits.queued_calls = 0;
+    }
     let reservation = match (&admission.session, &admission.decision, admission.call.after_call_id) {
-        (AdmitSession::Existing(id), CallDecision::Allowed, None) => {
+        (AdmitSession::Existing(id), CallDecision::Allowed, None) if used_up.is_none() => {
             state.ports.dispatch.reserve(tenant_id, *id)
         }
         _ => None,
@@ -277,9 +287,13 @@ async fn admit(state: ApiState, mut admission: Admission) -> Result<Submitted, P
             ))
         }
         Admitted::QueueFull { limit, retry_after_ms } => {
+            if let Some(problem) = used_up {
+                return Err(quotas::refused(&state, &context, problem).await);
+            }
             let detail = format!("{limit} calls of the tenant wait already, as many as may.");
             Err(Problem::new(Code::QueueFull, detail).retry_after_ms(retry_after_ms).with("limit", limit))
         }
+        Admitted::NoRoom(why) => Err(refusal::no_room(why)),
         Admitted::SessionQuotaExceeded { limit, in_use } => Err(refusal::session_quota(limit, in_use)),
     }
 }
@@ -296,6 +310,7 @@ fn counted(admitted: &Admitted) -> CallOutcome {
         | Admitted::SessionEnded(_)
         | Admitted::AfterNotFound
         | Admitted::QueueFull { .. }
+        | Admitted::NoRoom(_)
         | Admitted::SessionQuotaExceeded { .. } => CallOutcome::Refused,
     }
 }

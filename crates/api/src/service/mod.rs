@@ -9,6 +9,7 @@ pub(crate) mod keys;
 pub(crate) mod native;
 pub(crate) mod output;
 pub(crate) mod policies;
+pub(crate) mod quotas;
 pub(crate) mod rates;
 pub(crate) mod roles;
 pub(crate) mod sessions;

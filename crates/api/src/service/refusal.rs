@@ -1,7 +1,7 @@
 //! What the store says, as problems.
 
 use domain::{Code, SessionEnd};
-use store::StoreError;
+use store::{NoRoom, StoreError};
 
 use crate::problem::{FieldCode, Problem};
 
@@ -72,6 +72,26 @@ pub(crate) fn stored_bytes(limit: u64, in_use: u64) -> Problem {
         .with("quota", "stored_bytes")
         .with("limit", limit)
         .with("in_use", in_use)
+}
+
+/// No host has room for the session.
+pub(crate) fn no_room(why: NoRoom) -> Problem {
+    let (reason, detail, retry_after_ms) = match why {
+        NoRoom::Full => (
+            "full",
+            "No host has room for a session of this size at the moment. Try again, or ask for a smaller one.",
+            5_000,
+        ),
+        NoRoom::TooLarge => (
+            "too_large",
+            "The session is larger than any host of this installation. Ask for a smaller one.",
+            60_000,
+        ),
+        NoRoom::Cordoned => {
+            ("cordoned", "No host takes new sessions at the moment. Try again later.", 30_000)
+        }
+    };
+    Problem::new(Code::Capacity, detail).retry_after_ms(retry_after_ms).with("reason", reason)
 }
 
 fn capital(sentence: &str) -> String {

@@ -42,6 +42,7 @@ pub(crate) async fn create(
         }
         CreatedSession::Duplicate(session) => Ok((session, Replay::Again)),
         CreatedSession::Mismatch { fields } => Err(refusal::idempotency_mismatch(fields)),
+        CreatedSession::NoRoom(why) => Err(refusal::no_room(why)),
         CreatedSession::QuotaExceeded { limit, in_use } => Err(refusal::session_quota(limit, in_use)),
     }
 }

@@ -1,7 +1,7 @@
 //! Tenants, for operators.
 
 use domain::{Code, OperatorContext, TenantId};
-use store::{Listed, NewTenant, Page, StoreError, Tenant};
+use store::{Listed, NewTenant, Page, StoreError, Tenant, TenantRetention};
 
 use crate::problem::{FieldCode, Problem};
 use crate::state::ApiState;
@@ -55,6 +55,15 @@ pub(crate) async fn update(
     let mut tenant = state.store.get_tenant(operator, id).await?;
     if let Some(policy) = &patch.policy {
         tenant = state.store.set_tenant_policy(operator, id, policy).await?;
+    }
+    if let Some(days) = patch.retention {
+        let retention = TenantRetention {
+            calls_days: days.calls_days,
+            events_days: days.events_days,
+            output_days: days.output_days,
+        };
+        state.store.set_tenant_retention(operator, id, retention).await?;
+        tenant.retention = retention;
     }
     if let Some(status) = patch.status {
         tenant = state.store.set_tenant_status(operator, id, status).await?;

@@ -15,6 +15,7 @@ use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Schem
 pub mod audit;
 pub mod calls;
 pub mod events;
+pub mod hosts;
 pub mod keys;
 pub mod lists;
 pub mod outputs;

@@ -72,6 +72,8 @@ pub struct LimitRules {
     pub sessions: Option<u32>,
     /// Requests in a minute, counted by each API process: of all keys of the tenant together, or of one key where its own policy says.
     pub requests_per_minute: Option<u32>,
+    /// CPU-hours that calls of the tenant use in a day (UTC).
+    pub cpu_hours_per_day: Option<f64>,
     /// Calls of the tenant that run at the same time.
     pub running_calls: Option<u32>,
     /// Calls of the tenant that wait.
@@ -107,6 +109,8 @@ pub struct EffectiveLimits {
     pub sessions: u32,
     /// Requests in a minute, counted by each API process: of all keys of the tenant together, or of one key where its own policy says.
     pub requests_per_minute: u32,
+    /// CPU-hours that calls of the tenant use in a day (UTC).
+    pub cpu_hours_per_day: f64,
     /// Calls of the tenant that run at the same time.
     pub running_calls: u32,
     /// Calls of the tenant that wait.

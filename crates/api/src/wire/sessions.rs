@@ -102,6 +102,10 @@ pub enum SessionEndReason {
     ImageUnavailable,
     /// A quota of the tenant ended it.
     Quota,
+    /// An operator took its host out of service.
+    HostDrained,
+    /// An operator suspended the tenant.
+    TenantSuspended,
 }
 
 /// A session's end: why, what was seen, and a sentence for a model.

@@ -19,6 +19,30 @@ pub enum TenantStatus {
     Suspended,
 }
 
+/// Days that a tenant keeps things. What is left out is the installation's; output goes before events, and events before calls.
+#[derive(Debug, Clone, Copy, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantRetention {
+    /// Calls and their results.
+    #[schema(minimum = 1, maximum = 36_500)]
+    pub calls_days: Option<u32>,
+    /// Events of calls.
+    #[schema(minimum = 1, maximum = 36_500)]
+    pub events_days: Option<u32>,
+    /// Output of calls and shells.
+    #[schema(minimum = 1, maximum = 36_500)]
+    pub output_days: Option<u32>,
+}
+
+impl PatchTenant {
+    pub(crate) fn check(&self, checks: &mut Checks) {
+        let retention = self.retention.unwrap_or_default();
+        checks.range("/retention/calls_days", retention.calls_days, 1..=36_500);
+        checks.range("/retention/events_days", retention.events_days, 1..=36_500);
+        checks.range("/retention/output_days", retention.output_days, 1..=36_500);
+    }
+}
+
 /// Who pays and who is isolated.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Tenant)]
@@ -37,6 +61,8 @@ pub struct TenantView {
     /// Its policy.
     #[schema(value_type = Policy)]
     pub policy: domain::policy::Policy,
+    /// Days that it keeps things, where it is less than the installation's.
+    pub retention: TenantRetention,
     /// The operator's labels.
     pub metadata: BTreeMap<String, String>,
     /// When it was created.
@@ -79,6 +105,8 @@ pub struct PatchTenant {
     /// Replaces its policy.
     #[schema(value_type = Option<Policy>)]
     pub policy: Option<domain::policy::Policy>,
+    /// Replaces what it keeps. It can only be less than what the installation does.
+    pub retention: Option<TenantRetention>,
 }
 
 /// Who the credential is.

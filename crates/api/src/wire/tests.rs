@@ -59,6 +59,7 @@ fn a_whole_policy_has_the_documented_fields() {
     let limits = LimitRules {
         sessions: Some(1),
         requests_per_minute: Some(1),
+        cpu_hours_per_day: Some(1.0),
         running_calls: Some(1),
         queued_calls: Some(1),
         session_running_calls: Some(1),

@@ -122,6 +122,7 @@ fn nowhere() -> BTreeMap<&'static str, String> {
         ("shell_id", "shell"),
         ("tenant_id", "ten"),
         ("key_id", "key"),
+        ("host_id", "host"),
     ]
     .into_iter()
     .map(|(name, prefix)| (name, format!("{prefix}_{id}")))

@@ -7,6 +7,7 @@ mod bad_input;
 mod calls;
 mod client;
 mod faults;
+mod hosts;
 mod idempotency;
 mod issuer;
 mod lists;

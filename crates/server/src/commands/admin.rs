@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use chrono::{DateTime, TimeDelta, Utc};
 use domain::policy::Policy;
 use domain::{KeyId, OperatorContext, Principal, Scope, TenantId, TenantStatus};
-use store::{ApiKey, Keeper, NewKey, NewRole, NewTenant, Page, PlainKey, Rotation, Store, Tenant};
+use store::{ApiKey, Host, HostOrder, Keeper, NewKey, NewRole, NewTenant, Page, PlainKey, Rotation, Store, Tenant};
 use uuid::Uuid;
 
 use super::print;
-use crate::cli::{AdminCommand, KeyCommand, OperatorKeyCommand, Overlap, RoleCommand, TenantCommand};
+use crate::cli::{AdminCommand, HostCommand, KeyCommand, OperatorKeyCommand, Overlap, RoleCommand, TenantCommand};
 use crate::config::Config;
 use crate::wiring;
 
@@ -27,9 +27,43 @@ pub(super) async fn run(config: &Config, command: AdminCommand) -> Result<()> {
         AdminCommand::Key(command) => key(&store, &operator, command).await,
         AdminCommand::Role(command) => role(&store, &operator, command).await,
         AdminCommand::OperatorKey(command) => operator_key(&store, &operator, command).await,
+        AdminCommand::Host(command) => host(&store, &operator, command).await,
     };
     store.close().await;
     done
+}
+
+async fn host(store: &Store, operator: &OperatorContext, command: HostCommand) -> Result<()> {
+    let (id, order) = match command {
+        HostCommand::List => {
+            for host in store.list_hosts(operator).await? {
+                print(&row_of_host(&host))?;
+            }
+            return Ok(());
+        }
+        HostCommand::Cordon { host } => (host, HostOrder::Cordon),
+        HostCommand::Uncordon { host } => (host, HostOrder::Uncordon),
+        HostCommand::Drain { host, within_s } => (host, HostOrder::Drain { within_s }),
+    };
+    let host = store.order_host(operator, id, order).await?;
+    eprintln!("the host {:?} is {}", host.name, host.schedule.as_str());
+    Ok(())
+}
+
+fn row_of_host(host: &Host) -> String {
+    let of = |used: u64, all: Option<u64>| {
+        all.map_or_else(|| format!("{used} MiB"), |all| format!("{used} of {all} MiB"))
+    };
+    format!(
+        "{}\t{}\t{} workers\t{} sessions\tmemory {}\tdisk {}\t{}\n",
+        host.id,
+        host.schedule.as_str(),
+        host.workers,
+        host.used.sandboxes,
+        of(host.used.memory_mb + host.pool.memory_mb, host.capacity.memory_mb),
+        of(host.used.disk_mb + host.pool.disk_mb, host.capacity.disk_mb),
+        host.name
+    )
 }
 
 async fn tenant(store: &Store, operator: &OperatorContext, command: TenantCommand) -> Result<()> {

@@ -146,6 +146,17 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.telemetry.otlp_endpoint.as_ref().is_some_and(|endpoint| !endpoint.starts_with("http://")) {
         return problem("telemetry.otlp_endpoint begins with http:// (a collector beside the process)");
     }
+    if config.retention.output_days > config.retention.events_days {
+        return problem(
+            "retention.output_days must not exceed retention.events_days: output goes before its events",
+        );
+    }
+    if !(0.0..=1.0).contains(&config.capacity.pool_share) {
+        return problem("capacity.pool_share is a part, 0 to 1");
+    }
+    if !(config.capacity.cpu_overcommit > 0.0) {
+        return problem("capacity.cpu_overcommit must be above 0");
+    }
     if let Some(pepper) = &config.keys.pepper
         && pepper.expose().len() < 32
     {

@@ -41,6 +41,8 @@ pub struct Config {
     pub audit: AuditConfig,
     /// What a worker process does.
     pub worker: WorkerConfig,
+    /// What this host has for sessions.
+    pub capacity: CapacityConfig,
     /// How sandboxes are made.
     pub sandbox: sandbox::Config,
     /// The installation's layer of policy.
@@ -220,11 +222,44 @@ impl Default for WorkerConfig {
     }
 }
 
+/// What this host has for sessions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CapacityConfig {
+    /// CPUs.
+    pub cpus: Option<f64>,
+    /// How often each CPU is promised.
+    pub cpu_overcommit: f64,
+    /// Memory, in MiB.
+    pub memory_mb: Option<u64>,
+    /// Room for workspaces, in MiB.
+    pub disk_mb: Option<u64>,
+    /// Sandboxes.
+    pub sandboxes: Option<u32>,
+    /// The part of it that the warm pool may set aside.
+    pub pool_share: f64,
+}
+
+impl Default for CapacityConfig {
+    fn default() -> Self {
+        Self {
+            cpus: None,
+            cpu_overcommit: 8.0,
+            memory_mb: None,
+            disk_mb: None,
+            sandboxes: None,
+            pool_share: 0.25,
+        }
+    }
+}
+
 /// How long things are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionConfig {
-    /// Events and output of calls, in days.
+    /// Output of calls and shells, in days.
+    pub output_days: u32,
+    /// Events of calls, in days.
     pub events_days: u32,
     /// Calls and their results, in days.
     pub calls_days: u32,
@@ -232,7 +267,7 @@ pub struct RetentionConfig {
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        Self { events_days: 7, calls_days: 30 }
+        Self { output_days: 7, events_days: 7, calls_days: 30 }
     }
 }
 

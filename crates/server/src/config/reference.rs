@@ -147,6 +147,24 @@ pub const SETTINGS: &[Setting] = &[
         "worker.end_sessions_at_exit",
         "Whether sessions and their sandboxes are removed when the process stops. For machines that are used alone; `toolhost dev` sets it.",
     ),
+    value("capacity.cpus", "CPUs of this host for sessions. What the machine has when left out."),
+    value(
+        "capacity.cpu_overcommit",
+        "How often each CPU is promised: sessions rarely use all of theirs, and the kernel shares what there is.",
+    ),
+    value(
+        "capacity.memory_mb",
+        "Memory of this host for sessions. Nine tenths of what the machine has when left out.",
+    ),
+    value(
+        "capacity.disk_mb",
+        "Room of this host for workspaces, counted at their full size. Nine tenths of the file system of `sandbox.state_dir` when left out.",
+    ),
+    value("capacity.sandboxes", "Sandboxes of this host. Not counted when left out."),
+    value(
+        "capacity.pool_share",
+        "Part of the host, 0 to 1, that the warm pool may set aside; a larger pool is cut at the start.",
+    ),
     text(
         "sandbox.runtime_dir",
         "Folder for the sockets of running sandboxes. Mounted into containers, so the engine must see the same path; short, because paths of sockets are limited to 107 bytes.",
@@ -200,6 +218,10 @@ pub const SETTINGS: &[Setting] = &[
         "policy.limits.requests_per_minute",
         "Requests of one tenant in a minute, counted by each API process; in a key's policy: of that key. Otherwise 120,000.",
     ),
+    value(
+        "policy.limits.cpu_hours_per_day",
+        "CPU-hours that calls of one tenant use in a day (UTC); beyond: 429 `quota_exceeded` until the next. Otherwise 24,000.",
+    ),
     value("policy.limits.running_calls", "Calls of one tenant that run at the same time. Otherwise 32."),
     value("policy.limits.queued_calls", "Calls of one tenant that wait. Otherwise 10,000."),
     value(
@@ -228,10 +250,8 @@ pub const SETTINGS: &[Setting] = &[
     value("policy.limits.memory_mb", "Most memory of a session. Otherwise 8,192."),
     value("policy.limits.disk_mb", "Largest workspace of a session. Otherwise 16,384."),
     value("policy.limits.pids", "Most processes of a session. Otherwise 1,024."),
-    value(
-        "retention.events_days",
-        "How long events and output are kept; whoever asks later gets 410 and the result.",
-    ),
+    value("retention.output_days", "How long output is kept; at most as long as events."),
+    value("retention.events_days", "How long events are kept; whoever asks later gets 410 and the result."),
     value("retention.calls_days", "How long calls and their results are kept."),
     text(
         "log.format",
@@ -259,6 +279,10 @@ const SECTIONS: &[(&str, &str)] = &[
     ("stream_url", "Signed stream URLs, for clients that cannot send headers."),
     ("audit", "The audit trail, which is chained and signed."),
     ("worker", "What a process that runs calls does."),
+    (
+        "capacity",
+        "What a worker's host has for sessions. A session is admitted when its memory, disk and CPUs are free, and refused with 503 `capacity` when not.",
+    ),
     ("sandbox", "How sandboxes are made."),
     ("policy", "The installation's own layer of policy. Tenants, keys and sessions can only narrow it."),
     ("retention", "How long things are kept."),

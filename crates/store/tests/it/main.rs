@@ -5,6 +5,7 @@ mod audit;
 mod calls;
 mod faults;
 mod files;
+mod hosts;
 mod isolation;
 mod leases;
 mod sessions;
