@@ -6,7 +6,7 @@
 //! marked by [`Ledger::removed`] after everything is gone. So whatever is found on the host without a live row
 //! is an orphan, provided that the rows are read *after* the host was looked at; the reaper relies on it.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use domain::{Resources, SandboxId, SizeClass};
@@ -64,6 +64,9 @@ pub struct Live {
     pub rows: Vec<LiveRow>,
     /// Workspaces that a session still wants although its sandbox is gone.
     pub workspaces: Vec<WorkspaceName>,
+    /// The rows are those of a restored backup: what was made before this time and has no row may serve a session that the backup does
+    /// not know, and is left alone.
+    pub restored_at: Option<SystemTime>,
 }
 
 /// The rows of sandboxes of one host.

@@ -104,6 +104,12 @@ pub enum AdminCommand {
     /// Hosts: what they have, and whether they take sessions.
     #[command(subcommand)]
     Host(HostCommand),
+    /// Say that the database was restored from a backup, before workers start (a dump in another cluster is noticed by itself).
+    Restored {
+        /// Sandboxes that the backup did not know, and that were left alone since, may be removed.
+        #[arg(long)]
+        release: bool,
+    },
     /// Keys above tenants, for the admin endpoints.
     #[command(subcommand)]
     OperatorKey(OperatorKeyCommand),

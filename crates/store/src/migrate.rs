@@ -20,6 +20,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (8, "shells", include_str!("../../../migrations/0008_shells.sql")),
     (16, "hosts", include_str!("../../../migrations/0016_hosts.sql")),
     (18, "terminals", include_str!("../../../migrations/0018_terminals.sql")),
+    (26, "restore", include_str!("../../../migrations/0026_restore.sql")),
 ];
 
 /// Texts of all migrations.

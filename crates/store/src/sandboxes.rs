@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use domain::{HostId, SandboxId, SessionId, SizeClass, WorkerId};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -9,6 +10,7 @@ use uuid::Uuid;
 
 use crate::db::{Statement, read, signed, unsigned};
 use crate::error::{constraint, translate};
+use crate::restore::restored_at;
 use crate::sessions::narrow;
 use crate::{Result, SessionFence, Store, StoreError};
 
@@ -85,6 +87,8 @@ pub struct LiveSandboxes {
     pub rows: Vec<LiveSandbox>,
     /// Workspaces that an open session still wants although its sandbox is gone.
     pub workspaces: Vec<String>,
+    /// When the database was restored from a backup, until an operator says that what it does not know may go.
+    pub restored_at: Option<DateTime<Utc>>,
 }
 
 impl Store {
@@ -293,8 +297,10 @@ impl Store {
                 .bind(host.uuid()),
             )
             .await?;
+        let restored_at = restored_at(&mut conn).await?;
         conn.end().await?;
         Ok(LiveSandboxes {
+            restored_at,
             rows: read(OPERATION, &rows, live)?,
             workspaces: read(OPERATION, &wanted, |row| row.try_get("workspace"))?,
         })

@@ -34,6 +34,13 @@ impl Store {
     pub async fn register_host(&self, name: &str) -> Result<HostId> {
         const OPERATION: &str = "register host";
         crate::json::storable_text(OPERATION, "name", name)?;
+        if let Some(restored) = self.notice_restore().await? {
+            tracing::warn!(
+                sessions = restored.sessions,
+                calls = restored.calls,
+                "the database was restored from a backup: sandboxes that it does not know are left alone"
+            );
+        }
         let id: HostId = self.clock().new_id();
         let mut conn = self.db().system(OPERATION).await?;
         let row = conn

@@ -76,6 +76,7 @@ mod tests {
         WorkerConfig {
             installation: String::new(),
             host: String::new(),
+            internal_address: None,
             slots: 1,
             sessions: 1,
             policy: domain::policy::Policy::default(),

@@ -1,6 +1,7 @@
 //! The sandbox room's rows, kept in the store under this process's present worker id.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use domain::{HostId, SandboxId, WorkerId};
@@ -84,6 +85,6 @@ impl Ledger for StoreLedger {
             })
             .collect::<Result<_, LedgerError>>()?;
         let workspaces = live.workspaces.into_iter().map(name).collect::<Result<_, _>>()?;
-        Ok(Live { rows, workspaces })
+        Ok(Live { rows, workspaces, restored_at: live.restored_at.map(SystemTime::from) })
     }
 }

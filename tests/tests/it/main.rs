@@ -4,6 +4,7 @@ mod access;
 mod architecture;
 mod attacks;
 mod attacks_page;
+mod backup;
 mod bad_input;
 mod concurrency;
 mod dev;

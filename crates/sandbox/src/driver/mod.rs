@@ -37,6 +37,12 @@ impl WorkspaceName {
         Self(sandbox_id.to_string())
     }
 
+    /// The sandbox that it was made for, as its name says.
+    #[must_use]
+    pub fn sandbox_id(&self) -> Option<SandboxId> {
+        self.0.parse().ok()
+    }
+
     /// Its text, safe as a file name and a volume name.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -5,6 +5,9 @@
 //! *Look first, read the rows afterwards.* A row is committed before its container is made, so whatever was
 //! found and has no row when the rows are read later is an orphan. The grace only covers clocks and mistakes.
 //!
+//! *Never what the rows may have forgotten.* After a restore, what is older than it and has no row is not an orphan: the backup may be older
+//! than the sandbox. It stays until an operator says that it may go.
+//!
 //! *Never what this worker holds.* Rows can be read from the wrong database or a restored one; a sandbox in use is not removed on their word.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -96,7 +99,7 @@ pub fn reconcile(
     for found in &observed.containers {
         let age = now.duration_since(found.created_at).unwrap_or_default();
         let known = rows.contains(&found.sandbox_id) || held.contains_key(&found.sandbox_id);
-        if !known && age >= grace {
+        if !known && age >= grace && !forgotten(live, found.sandbox_id) {
             actions.insert(Action::RemoveContainer { sandbox_id: found.sandbox_id });
         }
     }
@@ -111,16 +114,28 @@ pub fn reconcile(
                 && (row.workspace.as_ref() == Some(name) || WorkspaceName::of(row.sandbox_id) == *name)
         });
         let of_young = running.iter().any(|id| young(*id) && WorkspaceName::of(*id) == *name);
-        if !wanted.contains(name) && !of_abandoned && !of_young {
+        let forgotten = name.sandbox_id().is_some_and(|id| !rows.contains(&id) && forgotten(live, id));
+        if !wanted.contains(name) && !of_abandoned && !of_young && !forgotten {
             leftovers.push(Action::RemoveWorkspace { name: name.clone() });
         }
     }
     for id in &observed.folders {
-        if !rows.contains(id) && !held.contains_key(id) && !young(*id) && !abandoned(*id) {
+        if !rows.contains(id)
+            && !held.contains_key(id)
+            && !young(*id)
+            && !abandoned(*id)
+            && !forgotten(live, *id)
+        {
             leftovers.push(Action::RemoveFolder { sandbox_id: *id });
         }
     }
     actions.into_iter().chain(leftovers).collect()
+}
+
+/// Whether a sandbox without a row was made before the rows were restored, as the time in its id says.
+fn forgotten(live: &Live, id: SandboxId) -> bool {
+    let made_at = domain::id::time_of(id.uuid()).map(SystemTime::from);
+    live.restored_at.zip(made_at).is_some_and(|(restored_at, made_at)| made_at < restored_at)
 }
 
 /// Reconciles again and again for as long as the worker lives.
@@ -153,6 +168,17 @@ pub(super) async fn pass(core: &Arc<Core>) -> Result<Vec<Action>, SandboxError> 
     let held =
         held.iter().map(|inner| (inner.facts.sandbox_id, inner.facts.workspace.name.clone())).collect();
     let grace = Duration::from_secs(core.config.orphan_grace_s);
+    let left_alone = observed.containers.iter().filter(|found| {
+        let known = live.rows.iter().any(|row| row.sandbox_id == found.sandbox_id);
+        !known && forgotten(&live, found.sandbox_id)
+    });
+    let left_alone = left_alone.count();
+    if left_alone > 0 {
+        tracing::warn!(
+            containers = left_alone,
+            "containers that the restored database does not know are left alone (`toolhost admin restored --release` lets them go)"
+        );
+    }
     let actions = reconcile(&live, &observed, &held, SystemTime::now(), grace);
     for action in &actions {
         if core.stop.is_cancelled() {

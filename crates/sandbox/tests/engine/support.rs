@@ -81,6 +81,7 @@ impl Ledger for MemoryLedger {
         Ok(Live {
             rows: self.rows.lock().unwrap().values().cloned().collect(),
             workspaces: self.wanted.lock().unwrap().clone(),
+            restored_at: None,
         })
     }
 }

@@ -28,6 +28,19 @@ pub(super) async fn run(config: &Config, command: AdminCommand) -> Result<()> {
         AdminCommand::Role(command) => role(&store, &operator, command).await,
         AdminCommand::OperatorKey(command) => operator_key(&store, &operator, command).await,
         AdminCommand::Host(command) => host(&store, &operator, command).await,
+        AdminCommand::Restored { release: true } => {
+            store.release_restored(&operator).await?;
+            eprintln!("sandboxes that the backup did not know are removed with the next passes");
+            Ok(())
+        }
+        AdminCommand::Restored { release: false } => {
+            let restored = store.mark_restored(&operator).await?;
+            eprintln!(
+                "{} sessions are looked for on their hosts; {} calls were open and are ended",
+                restored.sessions, restored.calls
+            );
+            Ok(())
+        }
     };
     store.close().await;
     done

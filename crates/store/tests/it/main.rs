@@ -8,5 +8,6 @@ mod files;
 mod hosts;
 mod isolation;
 mod leases;
+mod restore;
 mod sessions;
 mod usage;

@@ -87,7 +87,11 @@ prop_compose! {
         rows.sort_by_key(|row| row.sandbox_id);
         rows.dedup_by_key(|row| row.sandbox_id);
         World {
-            live: Live { rows, workspaces: kept.into_iter().map(|number| WorkspaceName::of(id(number))).collect() },
+            live: Live {
+                rows,
+                workspaces: kept.into_iter().map(|number| WorkspaceName::of(id(number))).collect(),
+                restored_at: None,
+            },
             observed: Observed {
                 containers: containers
                     .into_iter()
@@ -176,4 +180,45 @@ fn a_young_container_without_a_row_is_left_alone_with_its_folder_and_workspace()
         held: HashMap::new(),
     };
     assert_eq!(world.reconcile(), []);
+}
+
+/// A sandbox that was made so many seconds before now.
+fn made_before_now(seconds: u64) -> SandboxId {
+    let at = (now() - Duration::from_secs(seconds)).into();
+    SandboxId::from_uuid(domain::id::uuid_at(at, [7; 10]))
+}
+
+#[test]
+fn what_a_restored_database_forgot_is_left_alone_until_it_is_let_go() {
+    let (forgotten, orphan) = (made_before_now(500), made_before_now(200));
+    let container = |sandbox_id| ObservedContainer {
+        container_id: "c".to_owned(),
+        sandbox_id,
+        running: true,
+        created_at: now() - GRACE * 2,
+    };
+    let mut world = World {
+        live: Live { restored_at: Some(now() - Duration::from_secs(300)), ..Live::default() },
+        observed: Observed {
+            containers: vec![container(forgotten), container(orphan)],
+            workspaces: vec![WorkspaceName::of(forgotten), WorkspaceName::of(orphan)],
+            folders: vec![forgotten, orphan],
+        },
+        held: HashMap::new(),
+    };
+    let about = |actions: Vec<Action>, id: SandboxId| {
+        actions
+            .into_iter()
+            .filter(|action| match action {
+                Action::RemoveContainer { sandbox_id }
+                | Action::RemoveFolder { sandbox_id }
+                | Action::RemoveAbandoned { sandbox_id, .. }
+                | Action::ContainerMissing { sandbox_id } => *sandbox_id == id,
+                Action::RemoveWorkspace { name } => *name == WorkspaceName::of(id),
+            })
+            .count()
+    };
+    assert_eq!((about(world.reconcile(), forgotten), about(world.reconcile(), orphan)), (0, 3));
+    world.live.restored_at = None;
+    assert_eq!(about(world.reconcile(), forgotten), 3);
 }
