@@ -33,7 +33,7 @@ pub(crate) enum Sweep {
 }
 
 impl Sweep {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::AuditSeal,
         Self::Usage,
         Self::Ends,

@@ -7,11 +7,15 @@ use anyhow::{Context, Result};
 use chrono::{DateTime, TimeDelta, Utc};
 use domain::policy::Policy;
 use domain::{KeyId, OperatorContext, Principal, Scope, TenantId, TenantStatus};
-use store::{ApiKey, Host, HostOrder, Keeper, NewKey, NewRole, NewTenant, Page, PlainKey, Rotation, Store, Tenant};
+use store::{
+    ApiKey, Host, HostOrder, Keeper, NewKey, NewRole, NewTenant, Page, PlainKey, Rotation, Store, Tenant,
+};
 use uuid::Uuid;
 
 use super::print;
-use crate::cli::{AdminCommand, HostCommand, KeyCommand, OperatorKeyCommand, Overlap, RoleCommand, TenantCommand};
+use crate::cli::{
+    AdminCommand, HostCommand, KeyCommand, OperatorKeyCommand, Overlap, RoleCommand, TenantCommand,
+};
 use crate::config::Config;
 use crate::wiring;
 
