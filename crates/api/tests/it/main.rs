@@ -22,4 +22,3 @@ mod streams;
 mod tokens;
 mod tool_results;
 mod usage;
-mod usage;
