@@ -270,6 +270,14 @@ pub(crate) fn foreground_of(fd: RawFd) -> Option<i32> {
     (asked == 0 && group > 1).then_some(group)
 }
 
+/// Gives back what a memory file holds beyond so many bytes. A refusal leaves it as it is.
+pub(crate) fn cut(file: &std::os::fd::OwnedFd, most: u64) {
+    let size = nix::sys::stat::fstat(file).map_or(0, |facts| facts.st_size.max(0) as u64);
+    if size > most {
+        let _ = nix::unistd::ftruncate(file, most as i64);
+    }
+}
+
 /// Bytes that wait in a pipe.
 pub(crate) fn bytes_waiting(fd: RawFd) -> usize {
     let mut waiting: libc::c_int = 0;

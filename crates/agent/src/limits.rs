@@ -38,6 +38,10 @@ pub(crate) const WARM_CONFIRM: Duration = Duration::from_secs(3);
 pub(crate) const WARM_REST: Duration = Duration::from_millis(1);
 /// Pause after a warm shell died before it was used, so that a tool that kills them costs no CPU.
 pub(crate) const WARM_RETRY: Duration = Duration::from_secs(1);
+/// The same for an interpreter, which may still be starting.
+pub(crate) const INTERPRETER_CONFIRM: Duration = Duration::from_secs(5);
+/// How long an interpreter is kept waiting after the last call that used one: it holds some megabytes.
+pub(crate) const WARM_INTERPRETER_LIFE: Duration = Duration::from_secs(300);
 /// Most warm shells, whatever the worker asks for.
 pub(crate) const WARM_SHELLS: usize = 4;
 /// Longest pause between two attempts to reach the worker.

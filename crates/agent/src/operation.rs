@@ -1,6 +1,7 @@
 //! One operation: a command's process, its log, its input, and who waits for it.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use protocol::{ExecExit, ExecSpec, OperationKey, OperationState, StreamId};
@@ -65,6 +66,8 @@ pub(crate) struct Operation {
     pub(crate) key: OperationKey,
     pub(crate) phase: Phase,
     pub(crate) process: Option<Process>,
+    /// The memory file in which it may leave a report.
+    pub(crate) report: Option<OwnedFd>,
     pub(crate) watched: Watched,
     pub(crate) log: Log,
     /// The newest stream, and whether [`protocol::Reply::Attached`] has been sent on it.

@@ -1,5 +1,5 @@
-//! Shells that wait: already executed as the tool, in the base environment, blocked until their command comes. One serves
-//! one command and is gone with it, so that nothing passes from call to call.
+//! Programs that wait: already executed as the tool, in the base environment, blocked until their work comes. One serves
+//! one call and is gone with it, so that nothing passes from call to call.
 
 use std::time::{Duration, Instant};
 
@@ -8,35 +8,52 @@ use protocol::ExecLimits;
 use crate::limits;
 use crate::process::Process;
 
-/// A shell that waits.
-#[derive(Debug)]
-pub(crate) struct WarmShell {
-    pub(crate) id: u64,
-    pub(crate) process: Process,
-    grace: Duration,
+/// What a waiting program is started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Recipe {
+    /// `None` for the shell.
+    pub(crate) argv: Option<Vec<String>>,
+    /// Limits are set before the tool's identity is taken, so that a waiting program cannot change them any more.
+    pub(crate) limits: ExecLimits,
+    pub(crate) grace: Duration,
 }
 
-/// The shells that wait, and when to start the next.
+impl Default for Recipe {
+    fn default() -> Self {
+        Self { argv: None, limits: ExecLimits::default(), grace: Duration::from_millis(200) }
+    }
+}
+
+/// A program that waits.
+#[derive(Debug)]
+pub(crate) struct WarmProgram {
+    pub(crate) id: u64,
+    pub(crate) process: Process,
+    recipe: Recipe,
+}
+
+/// The programs that wait, and when to start the next.
 #[derive(Debug, Default)]
-pub(crate) struct WarmShells {
-    shells: Vec<WarmShell>,
+pub(crate) struct WarmPrograms {
+    programs: Vec<WarmProgram>,
     next_id: u64,
     /// Not before then.
     rest_until: Option<Instant>,
-    /// Limits and grace of the latest command: the next one will most likely have the same. Limits are set before the
-    /// tool's identity is taken, so that a waiting shell cannot change them any more.
-    expected: Option<(ExecLimits, Duration)>,
+    /// As the latest command: the next one will most likely be the same.
+    shell: Recipe,
+    /// As the latest interpreter, and until when another is expected.
+    interpreter: Option<(Recipe, Instant)>,
     /// The image has no bash.
-    unavailable: bool,
+    no_shell: bool,
 }
 
-impl WarmShells {
+impl WarmPrograms {
     /// Something has been started or has ended: refilling waits for a quiet moment.
     pub(crate) fn rest(&mut self, now: Instant) {
         self.rest_for(now, limits::WARM_REST);
     }
 
-    /// A shell died unused; the next one is not started at once.
+    /// A program died unused; the next one is not started at once.
     pub(crate) fn rest_longer(&mut self, now: Instant) {
         self.rest_for(now, limits::WARM_RETRY);
     }
@@ -46,59 +63,85 @@ impl WarmShells {
         self.rest_until = Some(self.rest_until.map_or(until, |at| at.max(until)));
     }
 
-    /// What the next command will most likely ask for.
-    pub(crate) fn expect_limits(&mut self, limits: &ExecLimits, grace: Duration) {
-        self.expected = Some((limits.clone(), grace));
+    /// What the next call will most likely ask for.
+    pub(crate) fn expect(&mut self, recipe: Recipe, now: Instant) {
+        match recipe.argv {
+            None => self.shell = recipe,
+            Some(_) => self.interpreter = Some((recipe, now + limits::WARM_INTERPRETER_LIFE)),
+        }
     }
 
-    /// Limits and grace for the next shell.
-    pub(crate) fn expected(&self) -> (ExecLimits, Duration) {
-        self.expected.clone().unwrap_or((ExecLimits::default(), Duration::from_millis(200)))
+    /// A program that was started with exactly this, if one waits.
+    pub(crate) fn take(&mut self, recipe: &Recipe) -> Option<Process> {
+        let index = self.programs.iter().position(|program| program.recipe == *recipe)?;
+        Some(self.programs.remove(index).process)
     }
 
-    /// A shell with exactly these limits, if one waits.
-    pub(crate) fn take(&mut self, limits: &ExecLimits, grace: Duration) -> Option<Process> {
-        let fits = |shell: &WarmShell| shell.process.limits == *limits && shell.grace == grace;
-        let index = self.shells.iter().position(fits)?;
-        Some(self.shells.remove(index).process)
-    }
-
-    /// Shells that no command will ask for any more.
-    pub(crate) fn take_unexpected(&mut self) -> Vec<WarmShell> {
-        let (limits, grace) = self.expected();
-        self.shells.extract_if(.., |shell| shell.process.limits != limits || shell.grace != grace).collect()
+    /// Programs that no call will ask for any more.
+    pub(crate) fn take_unexpected(&mut self, now: Instant) -> Vec<WarmProgram> {
+        if self.interpreter.as_ref().is_some_and(|(_, until)| now >= *until) {
+            self.interpreter = None;
+        }
+        let interpreter = self.interpreter.as_ref().map(|(recipe, _)| recipe);
+        let is_expected =
+            |program: &WarmProgram| program.recipe == self.shell || Some(&program.recipe) == interpreter;
+        self.programs.extract_if(.., |program| !is_expected(program)).collect()
     }
 
     /// All of them.
-    pub(crate) fn take_all(&mut self) -> Vec<WarmShell> {
-        std::mem::take(&mut self.shells)
+    pub(crate) fn take_all(&mut self) -> Vec<WarmProgram> {
+        std::mem::take(&mut self.programs)
     }
 
     /// One that has something to say, which can only be that it is gone.
-    pub(crate) fn take_by_id(&mut self, id: u64) -> Option<WarmShell> {
-        let index = self.shells.iter().position(|shell| shell.id == id)?;
-        Some(self.shells.remove(index))
+    pub(crate) fn take_by_id(&mut self, id: u64) -> Option<WarmProgram> {
+        let index = self.programs.iter().position(|program| program.id == id)?;
+        Some(self.programs.remove(index))
     }
 
-    /// Takes a new shell in. Returns its number.
-    pub(crate) fn add(&mut self, process: Process, grace: Duration) -> u64 {
+    /// Takes a new program in. Returns its number.
+    pub(crate) fn add(&mut self, process: Process, recipe: Recipe) -> u64 {
         self.next_id += 1;
-        self.shells.push(WarmShell { id: self.next_id, process, grace });
+        self.programs.push(WarmProgram { id: self.next_id, process, recipe });
         self.next_id
     }
 
-    /// The shell that was added with this number.
-    pub(crate) fn get(&self, id: u64) -> Option<&WarmShell> {
-        self.shells.iter().find(|shell| shell.id == id)
+    /// The program that was added with this number.
+    pub(crate) fn get(&self, id: u64) -> Option<&WarmProgram> {
+        self.programs.iter().find(|program| program.id == id)
     }
 
-    /// No shell can be started in this image.
-    pub(crate) fn give_up(&mut self) {
-        self.unavailable = true;
+    /// Nothing like this can be started in this image.
+    pub(crate) fn give_up(&mut self, program: &WarmProgram) {
+        match program.recipe.argv {
+            None => self.no_shell = true,
+            Some(_) => self.interpreter = None,
+        }
     }
 
-    /// When one more should be started, given how many are wanted. `None` while there are enough.
-    pub(crate) fn wanted_at(&self, count: usize, now: Instant) -> Option<Instant> {
-        (!self.unavailable && self.shells.len() < count).then(|| self.rest_until.unwrap_or(now))
+    /// What is to be started next, given how many of each kind are wanted. `None` while there are enough.
+    pub(crate) fn wanted(&self, count: usize) -> Option<Recipe> {
+        let lacks = |recipe: &Recipe, count: usize| {
+            self.programs.iter().filter(|program| program.recipe == *recipe).count() < count
+        };
+        if !self.no_shell && lacks(&self.shell, count) {
+            return Some(self.shell.clone());
+        }
+        // One more than of shells, as an interpreter takes longer to start than a call to come.
+        let interpreters = if count > 0 { count + 1 } else { 0 };
+        let (recipe, _) = self.interpreter.as_ref()?;
+        lacks(recipe, interpreters).then(|| recipe.clone())
+    }
+
+    /// When there is something to do: start a program, or end one that nobody has asked for in a while.
+    pub(crate) fn wakes_at(&self, count: usize, now: Instant) -> Option<Instant> {
+        let start = self.wanted(count).map(|_| self.rest_until.unwrap_or(now));
+        let end = self.interpreter.as_ref().filter(|_| count > 0).map(|(_, until)| *until);
+        [start, end].into_iter().flatten().min()
+    }
+
+    /// Whether the rest is over.
+    pub(crate) fn has_rested(&self, now: Instant) -> bool {
+        self.rest_until.is_none_or(|at| now >= at)
     }
 }

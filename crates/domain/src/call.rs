@@ -190,8 +190,18 @@ pub enum EndReason {
 pub enum ContentBlock {
     /// Text.
     Text {
+        /// Its media type, when it is more than plain text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mime_type: Option<String>,
         /// The text.
         text: String,
+    },
+    /// Data: a table, a chart, or what an object says of itself.
+    Json {
+        /// Its media type.
+        mime_type: String,
+        /// The data.
+        json: Value,
     },
     /// A picture.
     Image {

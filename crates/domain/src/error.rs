@@ -162,6 +162,14 @@ codes! {
     CallNotFound = ("call_not_found", 404, false, "There is no such call");
     /// The shell has ended.
     ShellEnded = ("shell_ended", 409, false, "The shell has ended");
+    /// No such context in this session.
+    ContextNotFound = ("context_not_found", 404, false, "There is no such context");
+    /// The interpreter that ran the code ended under it, and with it the context's state.
+    InterpreterDied = ("interpreter_died", 500, true, "The interpreter ended while it ran the code");
+    /// What is asked for is not in the sandbox, and the session has no network to get it.
+    NetworkRequired = ("network_required", 409, false, "This needs a network, which the session has not");
+    /// A package or dependency does not exist, does not fit the others, or does not build.
+    PackageFailed = ("package_failed", 422, false, "A package could not be installed");
     /// The command could not be started.
     StartFailed = ("start_failed", 422, false, "The command could not be started");
     /// Too many shells, processes or operations in the sandbox.

@@ -113,6 +113,8 @@ ids! {
     CallId = "call";
     /// A command in the background.
     ShellId = "shell";
+    /// An interpreter whose state lasts from call to call.
+    ContextId = "ctx";
     /// A file kept beyond the sandbox.
     ArtifactId = "art";
     /// A container that serves a session, or waits to.

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod call;
+pub mod code_context;
 pub mod dispatch;
 pub mod error;
 pub mod event;
@@ -22,10 +23,12 @@ pub use call::{
     Call, CallEnded, CallError, CallResult, CallStatus, CallUsage, ContentBlock, Effect, EndReason,
     QueuePlace, Truncation,
 };
+pub use code_context::{CodeContext, ContextStatus, LostState};
 pub use error::Code;
 pub use event::{Event, EventBody, StreamName};
 pub use id::{
-    ArtifactId, CallId, HostId, KeyId, RequestId, SandboxId, SessionId, ShellId, TenantId, WorkerId,
+    ArtifactId, CallId, ContextId, HostId, KeyId, RequestId, SandboxId, SessionId, ShellId, TenantId,
+    WorkerId,
 };
 pub use session::{NetworkMode, Resources, Session, SessionEnd, SessionEndReason, SessionStatus, SizeClass};
 pub use shell::{Shell, ShellStatus};

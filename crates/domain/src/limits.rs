@@ -67,6 +67,12 @@ pub const OUTPUT_BUDGET_BYTES_DEFAULT: u64 = 30_000;
 pub const OUTPUT_BUDGET_BYTES: u64 = 1_000_000;
 /// Calls of one session that run at the same time when policy does not say.
 pub const SESSION_RUNNING_CALLS: u32 = 4;
+/// Contexts that one session may have: each holds an interpreter and its data in memory.
+pub const SESSION_CONTEXTS: u32 = 8;
+/// Longest name of a context, in characters.
+pub const CONTEXT_NAME_CHARS: usize = 64;
+/// Time between the interrupt of code in a context and the end of its interpreter, in milliseconds.
+pub const INTERRUPT_GRACE_MS: u64 = 1_000;
 /// Shells that may run in one session.
 pub const SESSION_SHELLS: u32 = 16;
 /// Deepest nesting of calls inside calls.

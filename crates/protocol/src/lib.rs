@@ -28,8 +28,8 @@ pub use frame::{
 pub use message::{
     AgentError, AgentStatus, DirEntry, EntryKind, ErrorCode, ExecAttached, ExecExit, ExecLimits, ExecRequest,
     ExecSpec, FileRead, FileStat, FileWritten, Hello, KillRequest, ListRequest, Listing, OperationKey,
-    OperationState, OperationStatus, Output, Program, ReadRequest, Reply, Request, StdinMode, StdinWritten,
-    StreamName, TerminalSize, Welcome, WriteMode, WriteRequest,
+    OperationState, OperationStatus, Output, Program, ReadRequest, Reply, Request, Role, StdinMode,
+    StdinWritten, StreamName, TerminalSize, Welcome, WriteMode, WriteRequest,
 };
 pub use tree::{
     GlobEntry, GlobRequest, GlobSort, Globbed, GrepFile, GrepLine, GrepMode, GrepRequest, Grepped,
@@ -46,6 +46,10 @@ pub const OLDEST_VERSION: u32 = 1;
 pub const OUTPUT_WINDOW_BYTES: u64 = 256 * 1024;
 /// Largest piece of output in one data frame.
 pub const OUTPUT_FRAME_BYTES: usize = 64 * 1024;
+/// Most of a report that is kept, in bytes: a few pictures.
+pub const REPORT_BYTES: u64 = 4 * 1024 * 1024;
+/// Exit code of a request whose kernel ended without an answer.
+pub const KERNEL_LOST: i32 = 250;
 /// How often either side sends a ping, in milliseconds.
 pub const HEARTBEAT_INTERVAL_MS: u64 = 1_000;
 /// Silence after which either side gives the connection up (the agent then redials), in milliseconds.

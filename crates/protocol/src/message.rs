@@ -112,6 +112,12 @@ pub enum Request {
         /// Path beneath the root; empty for the root itself.
         path: String,
     },
+    /// Read what an ended operation has left in its memory file (see [`Role`]), at most [`crate::REPORT_BYTES`].
+    /// Replies: data frames on channel 1, [`Reply::Read`], close.
+    Report {
+        /// The operation.
+        key: OperationKey,
+    },
     /// What the agent knows: operations, memory, out-of-memory kills. Reply: [`Reply::Status`].
     Status,
     /// Everything of this owner is durable elsewhere: drop it from the journal. Running operations that are not
@@ -163,6 +169,9 @@ pub struct ExecSpec {
     /// stdout's, and `stdin` has to be [`StdinMode::Open`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
+    /// What the program is beside a command.
+    #[serde(default)]
+    pub role: Role,
 }
 
 /// Size of a terminal, in characters.
@@ -172,6 +181,39 @@ pub struct TerminalSize {
     pub rows: u16,
     /// Characters of a line.
     pub cols: u16,
+}
+
+/// What a [`Program::Argv`] is beside a command. An agent that does not know the field takes it for a command.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Nothing.
+    #[default]
+    Command,
+    /// A program that can be started before there is something for it to do: it reads a line on descriptor 4, then its
+    /// request (`script`, which says directory, environment and stdin too) in the memory file on descriptor 3, writes
+    /// `s` to descriptor 4 and closes it right before it begins. It empties the memory file and may leave a report there.
+    Interpreter,
+    /// A program that lives long and is given one request after another on descriptor 3, a socket of packets: each
+    /// packet is one byte and carries the descriptors stdin, stdout, stderr, memory file and an answer socket. It
+    /// answers `p` and its pid (4 bytes, this machine's order) when it begins and `d` and an exit code (one byte) at
+    /// the end.
+    Kernel,
+    /// A request (`script`, in its memory file) to a running kernel. The operation ends with the kernel's answer, or
+    /// with [`crate::KERNEL_LOST`] when the kernel ends without one. It is ended by SIGINT to the kernel's
+    /// process group; a kernel that does not heed it within the grace goes on, and is the worker's to end.
+    Request {
+        /// Operation of the kernel.
+        kernel: OperationKey,
+    },
+}
+
+impl Role {
+    /// Whether the program may leave a report in its memory file.
+    #[must_use]
+    pub fn reports(&self) -> bool {
+        matches!(self, Self::Interpreter | Self::Request { .. })
+    }
 }
 
 /// What to run.

@@ -69,6 +69,11 @@ pub(crate) fn cwd(tool: &str, given: Option<&str>) -> Result<String, ToolError> 
 
 /// The result of a command that is over.
 pub(crate) fn ended(cx: &Context, end: &CommandEnd) -> ToolOutput<Ran> {
+    ended_with(cx, end, "")
+}
+
+/// The same, with more for the model after what it wrote.
+pub(crate) fn ended_with(cx: &Context, end: &CommandEnd, more: &str) -> ToolOutput<Ran> {
     let mut ran = written(cx, &end.stdout, &end.stderr);
     ran.exit_code = end.exit_code;
     ran.signal.clone_from(&end.signal);
@@ -78,6 +83,12 @@ pub(crate) fn ended(cx: &Context, end: &CommandEnd) -> ToolOutput<Ran> {
     let (mut text, truncated) = text(cx, &end.stdout, &end.stderr, end.dropped_bytes);
     let conclusion = conclusion(end);
     let last = last_line(end, conclusion);
+    if !more.is_empty() {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(more);
+    }
     if text.is_empty() {
         text.push_str("[no output]");
     }

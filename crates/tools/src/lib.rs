@@ -34,6 +34,7 @@ pub use alias::{Alias, Dialect};
 pub use catalog::{Catalog, Filter, Resolved, Toolkit};
 pub use descriptor::Descriptor;
 pub use shape::so_far;
+pub use path::sandbox_directory;
 pub use tool::{
     Annotations, ArgumentProblem, Conclusion, Context, Fate, Finished, Permissions, Spec, Tool, ToolError,
     ToolOutput,

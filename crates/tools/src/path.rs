@@ -48,6 +48,14 @@ pub(crate) fn resolve(tool: &str, path: &str) -> Result<SandboxPath, ToolError> 
     }
 }
 
+/// A directory of the sandbox that a caller names, as the sandbox writes it; or what is wrong with it.
+pub fn sandbox_directory(path: &str) -> Result<String, String> {
+    if let Some(problem) = check("cwd", path) {
+        return Err(problem.message);
+    }
+    resolve("cwd", path).map(|place| absolute(&place)).map_err(|error| error.message)
+}
+
 /// The path as the sandbox writes it.
 pub(crate) fn absolute(path: &SandboxPath) -> String {
     if path.relative.is_empty() { path.root.to_owned() } else { format!("{}/{}", path.root, path.relative) }

@@ -15,7 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use domain::event::OutputPiece;
-use domain::{CallId, Shell, ShellId, StreamName};
+use domain::{CallId, CodeContext, ContextId, Shell, ShellId, StreamName};
+use serde_json::{Map, Value};
 
 use crate::ToolError;
 
@@ -58,6 +59,14 @@ pub enum Program {
         argv: Vec<String>,
         /// The text.
         script: Option<String>,
+    },
+    /// An interpreter that may have been started before there was something for it to do: it waits on descriptor 4 for a
+    /// line, and finds its request on descriptor 3, where it may leave a report.
+    Interpreter {
+        /// The same for all its uses, so that one can wait.
+        argv: Vec<String>,
+        /// Completed by the port with `cwd`, `env` and `null_stdin`.
+        request: Map<String, Value>,
     },
 }
 
@@ -143,6 +152,8 @@ pub struct CommandEnd {
     pub stdout: Captured,
     /// Head and tail of stderr.
     pub stderr: Captured,
+    /// What an interpreter has left: empty when it has not, or did not come to its end. Not to be trusted more than output.
+    pub report: Bytes,
 }
 
 /// What is at a path.
@@ -502,6 +513,50 @@ pub trait Outputs: Send + Sync {
         from: u64,
         max_bytes: u64,
     ) -> Result<OutputPart, ToolError>;
+}
+
+/// Code to run in a context.
+#[derive(Debug, Clone)]
+pub struct ContextRun {
+    /// Which context.
+    pub context: ContextRef,
+    /// How an interpreter is started, when there is none.
+    pub argv: Vec<String>,
+    /// Completed by the port with `cwd`, `env` and `null_stdin`.
+    pub request: Map<String, Value>,
+    /// Directory to go to before; `None` to stay.
+    pub cwd: Option<String>,
+    /// Variables to set before.
+    pub env: BTreeMap<String, String>,
+    /// Text for stdin.
+    pub stdin: Option<String>,
+}
+
+/// How a call names its context.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContextRef {
+    /// By id.
+    Id(ContextId),
+    /// By name; made when it is not there.
+    Name(String),
+}
+
+/// How code in a context ended.
+#[derive(Debug, Clone)]
+pub struct ContextEnd {
+    /// The context as it was before.
+    pub context: CodeContext,
+    /// The run. Its CPU time is the interpreter's own word.
+    pub end: CommandEnd,
+    /// The interpreter did not heed the interrupt, or ended by itself, and the context's state is lost.
+    pub lost: Option<String>,
+}
+
+/// The session's contexts. Code of one context runs one call after another, in the order of their admission.
+#[async_trait]
+pub trait Contexts: Send + Sync {
+    /// Runs code in a context, in its interpreter or a new one. Its output becomes events of the call.
+    async fn run(&self, run: ContextRun) -> Result<ContextEnd, ToolError>;
 }
 
 /// A version of a file, as far as a session knows it.

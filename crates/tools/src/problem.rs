@@ -81,13 +81,7 @@ fn type_of(value: &Value) -> &'static str {
 /// Fields that no tool has yet, and what to do instead.
 const LATER: &[(&str, &str)] = &[
     ("secrets", "named secrets are not available yet; leave it out"),
-    (
-        "packages",
-        "installing packages is not available yet; use what the image has (numpy, pandas, matplotlib, …)",
-    ),
-    ("dependencies", "installing packages is not available yet; leave it out"),
     ("tool_bridge", "calling tools from code is not available yet; leave it out"),
-    ("context_id", "stateful interpreters are not available yet; each call starts a fresh one"),
     ("outline", "outlines are not available yet; read the file by `offset` and `limit`"),
 ];
 

@@ -32,6 +32,8 @@ async fn forget_unknown(tenure: &Tenure, session: &OwnedSession, suspects: &Susp
     for operation in status.operations {
         let owner = operation.key.owner;
         let is_known = owner.parse().is_ok_and(|id| tenure.call(id).is_some())
+            // Those of contexts outlive their calls, and what is left of one that has ended goes with the next.
+            || owner.parse::<domain::ContextId>().is_ok()
             || session.shells().iter().any(|shell| shell.key.owner == owner);
         if is_known || unknown.contains(&owner) {
             continue;

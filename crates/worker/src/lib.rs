@@ -8,6 +8,7 @@ mod call;
 mod capacity;
 mod claims;
 mod config;
+mod contexts;
 mod dispatch;
 mod exchange;
 mod journals;

@@ -10,6 +10,7 @@ use store::SessionWish;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::call::Cause;
+use crate::contexts::heed_wishes;
 use crate::ports::context_of;
 use crate::schedule::TenantLimits;
 use crate::session::{Begin, OwnedSession, own};
@@ -64,7 +65,7 @@ async fn pass(tenure: &Arc<Tenure>, new_ones: bool) -> store::Result<()> {
             session.wish(wish);
         }
     }
-    Ok(())
+    heed_wishes(tenure).await
 }
 
 /// Owns a session from now on, unless it is owned already.

@@ -67,7 +67,7 @@ async fn every_wrong_field_is_listed_with_its_place() {
             json!({"arguments": {"command": "true"}}),
             json!({"tool": "bash", "arguments": {"command": "true"}, "metadata": {"a": 1}}),
             json!({"tool": "bash", "arguments": {"command": "true"}, "after": "call_nonsense"}),
-            json!({"tool": "python_execute", "arguments": {"code": "1", "packages": ["x"]}}),
+            json!({"tool": "python_execute", "arguments": {"code": "1", "packages": ["./x"]}}),
         ] {
             let reply = submit(body.clone()).await?;
             ensure!(reply.status == 422, "{body}: {} {}", reply.status, reply.json());

@@ -7,6 +7,7 @@ mod attacks_page;
 mod backup;
 mod bad_input;
 mod concurrency;
+mod code;
 mod dev;
 mod docs;
 mod drain;

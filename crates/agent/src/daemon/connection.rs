@@ -137,7 +137,7 @@ impl Daemon {
             warm_shells: (welcome.warm_shells as usize).min(limits::WARM_SHELLS),
         };
         if self.settings.as_ref().is_some_and(|old| old.env != settings.env) {
-            self.discard_warm_shells();
+            self.discard_warm_programs();
         }
         self.settings = Some(settings);
         let mut event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Link.token());

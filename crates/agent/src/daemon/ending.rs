@@ -89,6 +89,9 @@ impl Daemon {
                 pending.stdout = limits::TERMINAL_REST_BYTES;
             }
         }
+        if let Some(report) = &operation.report {
+            kernel::cut(report, protocol::REPORT_BYTES);
+        }
         operation.phase = Phase::Draining(exit, pending);
         self.stop_watching(id);
         for waiter in waiters {

@@ -1,12 +1,13 @@
 //! Commands: starting them in a warm or a new shell, learning whether they began, and how they ended.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use protocol::{
-    AgentError, ErrorCode, ExecAttached, ExecRequest, ExecSpec, OperationKey, Program, Reply, StdinMode,
-    StreamId,
+    AgentError, ErrorCode, ExecAttached, ExecRequest, ExecSpec, OperationKey, Program, Reply, Role,
+    StdinMode, StreamId,
 };
 
 use super::{Daemon, Source, StreamUse};
@@ -16,6 +17,7 @@ use crate::log::Log;
 use crate::operation::{Input, Operation, OperationId, Phase, Starting, Watched};
 use crate::process::launch::{self, refuse};
 use crate::process::{Process, child, prelude, spawn};
+use crate::warm::Recipe;
 
 impl Daemon {
     pub(super) fn exec(&mut self, stream: StreamId, request: ExecRequest) {
@@ -52,6 +54,7 @@ impl Daemon {
             key: key.clone(),
             phase: Phase::Running,
             process: None,
+            report: None,
             watched: Watched::default(),
             log: Log::default(),
             stream: Some(stream),
@@ -75,7 +78,11 @@ impl Daemon {
             let data = text.clone().into_bytes();
             operation.input.push_back(Input { data, written: 0, close: true, asked_by: None });
         }
-        let confirm_by = warm.then(|| now + limits::WARM_CONFIRM);
+        let confirm = match spec.program {
+            Program::Shell { .. } => limits::WARM_CONFIRM,
+            Program::Argv { .. } => limits::INTERPRETER_CONFIRM,
+        };
+        let confirm_by = warm.then(|| now + confirm);
         operation.phase = Phase::Starting(Starting { spec: Box::new(spec), fallback: false, confirm_by });
         self.operations.insert(id, operation);
         self.active.insert(id);
@@ -101,40 +108,50 @@ impl Daemon {
 
     /// Starts the command child, or releases one that has waited. Says whether it was a warm one.
     fn start_process(&mut self, spec: &ExecSpec, shells: Shells) -> Result<(Process, bool), AgentError> {
-        let grace = Duration::from_millis(spec.grace_ms).min(limits::GRACE_MAX);
-        if matches!(spec.program, Program::Shell { .. }) {
-            self.warm.expect_limits(&spec.limits, grace);
+        let recipe = recipe(spec);
+        if let Some(recipe) = &recipe {
+            self.warm.expect(recipe.clone(), Instant::now());
         }
-        if let (Shells::WarmIfFits, Program::Shell { command }) = (shells, &spec.program)
-            && spec.terminal.is_none()
-            && spec.cwd.starts_with('/')
-            && !command.contains('\0')
-            && !spec.cwd.contains('\0')
-            && prelude::fits_started_shell(&spec.env)
-            && spec.env.values().all(|value| !value.contains('\0'))
-            && let Some(mut process) = self.take_warm_shell(&spec.limits, grace)
+        if let (Shells::WarmIfFits, Some(recipe)) = (shells, &recipe)
+            && let Some(text) = release_text(spec)
+            && let Some(mut process) = self.take_warm_program(recipe)
         {
-            let null_stdin = spec.stdin == StdinMode::Null;
-            let text = prelude::release_text(command, &spec.cwd, &spec.env, null_stdin);
             process.release(Some(&text));
-            if null_stdin {
+            if !spec.role.reports() {
+                process.memory = None;
+            }
+            if spec.stdin == StdinMode::Null {
                 process.stdin = None;
             }
             return Ok((process, true));
         }
+        let kernel = self.kernel_of(&spec.role)?;
         let Some(settings) = &self.settings else { return Err(refuse("the sandbox has no owner yet")) };
-        let launch = launch::for_spec(&settings.env, spec, settings.uid)?;
+        let launch = launch::for_spec(&settings.env, spec, settings.uid, kernel)?;
+        let grace = Duration::from_millis(spec.grace_ms).min(limits::GRACE_MAX);
         let mut process = spawn(launch, grace)?;
         self.supervisors.insert(process.supervisor.as_raw());
-        if matches!(spec.program, Program::Shell { .. }) {
+        if recipe.is_some() {
             process.release(None);
         }
-        process.memory = None;
+        if !spec.role.reports() {
+            process.memory = None;
+        }
         Ok((process, false))
     }
 
+    /// The socket of the kernel that a request is for.
+    fn kernel_of(&self, role: &Role) -> Result<Option<OwnedFd>, AgentError> {
+        let Role::Request { kernel } = role else { return Ok(None) };
+        let ended = || AgentError { code: ErrorCode::Ended, message: "the interpreter has ended".to_owned() };
+        let Some(Entry::Exec(id)) = self.journal.get(kernel) else { return Err(ended()) };
+        let operation = self.operations.get(id).filter(|operation| operation.has_tree()).ok_or_else(ended)?;
+        let socket = operation.process.as_ref().and_then(|process| process.kernel.as_ref());
+        socket.and_then(|socket| socket.try_clone().ok()).map(Some).ok_or_else(ended)
+    }
+
     /// Puts a process's descriptors into the loop.
-    fn connect(&mut self, id: OperationId, process: Process) {
+    fn connect(&mut self, id: OperationId, mut process: Process) {
         let read = EpollFlags::EPOLLIN;
         self.watch(&process.control, Source::Control(id), read);
         if let Some(gate) = &process.gate {
@@ -150,6 +167,7 @@ impl Daemon {
         let gate_lost = process.gate.is_none();
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.watched = watched;
+            operation.report = process.memory.take();
             operation.process = Some(process);
         }
         self.write_input(id);
@@ -174,7 +192,10 @@ impl Daemon {
     pub(super) fn gate_speaks(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         let Phase::Starting(starting) = &mut operation.phase else { return };
-        let speaks = matches!(starting.spec.program, Program::Shell { .. });
+        let speaks = match starting.spec.program {
+            Program::Shell { .. } => true,
+            Program::Argv { .. } => starting.spec.role.reports(),
+        };
         let Some(gate) = operation.process.as_ref().and_then(|process| process.gate.as_ref()) else { return };
         let mut record = [0; 64];
         loop {
@@ -224,7 +245,7 @@ impl Daemon {
             return self.begun(id);
         }
         if !operation.warm {
-            return self.abandon(id, refuse("the shell ended before the command began"));
+            return self.abandon(id, refuse("its interpreter ended before the command began"));
         }
         operation.warm = false;
         let spec = starting.spec.clone();
@@ -292,6 +313,36 @@ impl Daemon {
         };
         self.reply(stream, &Reply::Attached(attached));
         self.pump(id);
+    }
+}
+
+/// What a program that can wait for this would be started with.
+fn recipe(spec: &ExecSpec) -> Option<Recipe> {
+    let argv = match (&spec.program, &spec.role) {
+        (Program::Shell { .. }, _) => None,
+        (Program::Argv { argv, .. }, Role::Interpreter) => Some(argv.clone()),
+        (Program::Argv { .. }, Role::Command | Role::Kernel | Role::Request { .. }) => return None,
+    };
+    let grace = Duration::from_millis(spec.grace_ms).min(limits::GRACE_MAX);
+    Some(Recipe { argv, limits: spec.limits.clone(), grace })
+}
+
+/// What a program that has waited is to be told. `None` when only a new one will do.
+fn release_text(spec: &ExecSpec) -> Option<String> {
+    match &spec.program {
+        Program::Shell { command } => {
+            let fits = spec.terminal.is_none()
+                && spec.cwd.starts_with('/')
+                && !command.contains('\0')
+                && !spec.cwd.contains('\0')
+                && prelude::fits_started_shell(&spec.env)
+                && spec.env.values().all(|value| !value.contains('\0'));
+            let null_stdin = spec.stdin == StdinMode::Null;
+            fits.then(|| prelude::release_text(command, &spec.cwd, &spec.env, null_stdin))
+        }
+        Program::Argv { script, .. } => {
+            script.clone().filter(|_| prelude::fits_started_interpreter(&spec.env))
+        }
     }
 }
 

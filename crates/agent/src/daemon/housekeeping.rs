@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::Signal;
-use protocol::ExecLimits;
 
 use super::{Daemon, Source};
 use crate::operation::OperationId;
 use crate::process::control::{Order, send_order};
 use crate::process::{Process, child, launch, spawn, tree};
+use crate::warm::Recipe;
 use crate::{kernel, limits};
 
 /// Rest between two looks at processes without a supervisor.
@@ -86,11 +86,11 @@ impl Daemon {
         }
     }
 
-    pub(super) fn take_warm_shell(&mut self, limits: &ExecLimits, grace: Duration) -> Option<Process> {
-        let process = self.warm.take(limits, grace)?;
+    pub(super) fn take_warm_program(&mut self, recipe: &Recipe) -> Option<Process> {
+        let process = self.warm.take(recipe)?;
         self.unwatch(&process.control);
         if let Some(gate) = &process.gate {
-            // A shell that has said something already is dead, or somebody has released it: it is of no use.
+            // A program that has said something already is dead, or somebody has released it: it is of no use.
             let mut word = [0; 1];
             if nix::unistd::read(gate, &mut word) != Err(nix::errno::Errno::EAGAIN) {
                 self.warm.rest_longer(Instant::now());
@@ -100,47 +100,50 @@ impl Daemon {
         Some(process)
     }
 
-    /// A warm shell speaks only when it is gone. An image without bash is not asked again.
-    pub(super) fn warm_shell_reports(&mut self, id: u64) {
-        let Some(shell) = self.warm.take_by_id(id) else { return };
-        self.unwatch(&shell.process.control);
+    /// A warm program speaks only when it is gone. An image without bash is not asked again.
+    pub(super) fn warm_program_reports(&mut self, id: u64) {
+        let Some(program) = self.warm.take_by_id(id) else { return };
+        self.unwatch(&program.process.control);
         let mut record = [0; 6];
-        let said = shell.process.gate.as_ref().map(|gate| nix::unistd::read(gate, &mut record));
+        let said = program.process.gate.as_ref().map(|gate| nix::unistd::read(gate, &mut record));
         if said == Some(Ok(record.len())) && record[..2] == [child::GATE_FAILED, child::Stage::Program as u8]
         {
-            self.warm.give_up();
+            self.warm.give_up(&program);
         }
         self.warm.rest_longer(Instant::now());
     }
 
-    pub(super) fn discard_warm_shells(&mut self) {
-        for shell in self.warm.take_all() {
-            self.unwatch(&shell.process.control);
+    pub(super) fn discard_warm_programs(&mut self) {
+        for program in self.warm.take_all() {
+            self.unwatch(&program.process.control);
         }
     }
 
-    pub(super) fn warm_shells_wake_at(&self) -> Option<Instant> {
+    pub(super) fn warm_programs_wake_at(&self) -> Option<Instant> {
         let settings = self.settings.as_ref()?;
-        self.warm.wanted_at(settings.warm_shells, Instant::now())
+        self.warm.wakes_at(settings.warm_shells, Instant::now())
     }
 
-    /// Starts one waiting shell when one is missing and nothing has happened for a moment.
-    pub(super) fn tend_warm_shells(&mut self, now: Instant) {
-        let Some(settings) = &self.settings else { return };
-        for shell in self.warm.take_unexpected() {
-            self.unwatch(&shell.process.control);
+    /// Starts one waiting program when one is missing and nothing has happened for a moment.
+    pub(super) fn tend_warm_programs(&mut self, now: Instant) {
+        for program in self.warm.take_unexpected(now) {
+            self.unwatch(&program.process.control);
         }
-        if self.warm.wanted_at(settings.warm_shells, now).is_none_or(|at| now < at) {
+        let Some(settings) = &self.settings else { return };
+        if !self.warm.has_rested(now) {
             return;
         }
-        let (limits, grace) = self.warm.expected();
-        let shell = launch::waiting_shell(&settings.env, &limits, settings.uid)
-            .and_then(|launch| spawn(launch, grace));
-        let Ok(process) = shell else { return self.warm.rest_longer(now) };
+        let Some(recipe) = self.warm.wanted(settings.warm_shells) else { return };
+        let launch = match &recipe.argv {
+            None => launch::waiting_shell(&settings.env, &recipe.limits, settings.uid),
+            Some(argv) => launch::waiting_interpreter(&settings.env, argv, &recipe.limits, settings.uid),
+        };
+        let program = launch.and_then(|launch| spawn(launch, recipe.grace));
+        let Ok(process) = program else { return self.warm.rest_longer(now) };
         self.supervisors.insert(process.supervisor.as_raw());
-        let id = self.warm.add(process, grace);
-        if let Some(shell) = self.warm.get(id) {
-            self.watch(&shell.process.control, Source::Warm(id), EpollFlags::EPOLLIN);
+        let id = self.warm.add(process, recipe);
+        if let Some(program) = self.warm.get(id) {
+            self.watch(&program.process.control, Source::Warm(id), EpollFlags::EPOLLIN);
         }
         self.warm.rest(now);
     }

@@ -35,7 +35,7 @@ use crate::journal::Journal;
 use crate::kernel;
 use crate::link::Link;
 use crate::operation::{Operation, OperationId};
-use crate::warm::WarmShells;
+use crate::warm::WarmPrograms;
 use transfers::Transfers;
 
 /// Size of the buffer that pipes and the worker's socket are read into.
@@ -133,7 +133,7 @@ pub(crate) struct Daemon {
     /// Output of all operations in memory.
     buffered: usize,
     streams: HashMap<StreamId, StreamUse>,
-    warm: WarmShells,
+    warm: WarmPrograms,
     transfers: Transfers,
     files: Option<Pool>,
     supervisors: HashSet<i32>,
@@ -179,7 +179,7 @@ impl Daemon {
             next_operation: 1,
             buffered: 0,
             streams: HashMap::new(),
-            warm: WarmShells::default(),
+            warm: WarmPrograms::default(),
             transfers: Transfers::default(),
             files: None,
             supervisors: HashSet::new(),
@@ -234,7 +234,7 @@ impl Daemon {
             Source::Stdout(id) => self.read_output(id, protocol::StreamName::Stdout),
             Source::Stderr(id) => self.read_output(id, protocol::StreamName::Stderr),
             Source::Stdin(id) => self.write_input(id),
-            Source::Warm(id) => self.warm_shell_reports(id),
+            Source::Warm(id) => self.warm_program_reports(id),
         }
     }
 
@@ -243,10 +243,10 @@ impl Daemon {
         let now = Instant::now();
         self.tend_links(now);
         self.tend_operations(now);
-        self.tend_warm_shells(now);
+        self.tend_warm_programs(now);
         self.sweep_strays(now);
         self.flush();
-        let wakes = [self.links_wake_at(), self.warm_shells_wake_at(), self.sweep_at];
+        let wakes = [self.links_wake_at(), self.warm_programs_wake_at(), self.sweep_at];
         let operations = self.active.iter().filter_map(|id| self.operations.get(id)?.wakes_at());
         let Some(next) = wakes.into_iter().flatten().chain(operations).min() else {
             return EpollTimeout::NONE;

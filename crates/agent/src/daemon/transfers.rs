@@ -128,6 +128,22 @@ impl Daemon {
         }
     }
 
+    /// What an operation has left in its memory file. Kept until its owner is forgotten.
+    pub(super) fn read_report(&mut self, stream: StreamId, key: &OperationKey) {
+        let report = match self.command(key) {
+            Ok(id) => id.and_then(|id| self.operations.get(&id)?.report.as_ref()?.try_clone().ok()),
+            Err(error) => return self.fail(stream, error),
+        };
+        let Some(report) = report else {
+            let message = "the operation leaves no report".to_owned();
+            return self.fail(stream, AgentError { code: ErrorCode::NotFound, message });
+        };
+        if let Some(ticket) = self.admit_transfer(stream, State::Reading(None)) {
+            let open = move || OpenRead::of_memory(report.into(), protocol::REPORT_BYTES);
+            self.submit(ticket, move || Outcome::Read(open().and_then(OpenRead::step)));
+        }
+    }
+
     /// The worker closes a stream: all content has come, or it does not want the rest of an answer.
     pub(super) fn transfer_closed(&mut self, ticket: u64) {
         let Some(transfer) = self.transfers.transfers.get_mut(&ticket) else { return };

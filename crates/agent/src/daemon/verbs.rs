@@ -51,6 +51,7 @@ impl Daemon {
             Request::Glob(request) => self.glob_files(stream, request),
             Request::Grep(request) => self.grep_files(stream, request),
             Request::Stat { root, path } => self.stat_file(stream, root, path),
+            Request::Report { key } => self.read_report(stream, &key),
             Request::Status => {
                 let status = self.status();
                 self.finish(stream, &Reply::Status(status));
@@ -63,7 +64,7 @@ impl Daemon {
         }
     }
 
-    fn command(&self, key: &OperationKey) -> Result<Option<OperationId>, AgentError> {
+    pub(super) fn command(&self, key: &OperationKey) -> Result<Option<OperationId>, AgentError> {
         match self.journal.get(key) {
             Some(Entry::Exec(id)) => Ok(Some(*id)),
             Some(Entry::Refused(_)) => Ok(None),

@@ -29,6 +29,7 @@ pub(crate) enum Stage {
     Descriptors = 4,
     Directory = 5,
     Program = 6,
+    Kernel = 7,
 }
 
 /// The error for a failure record on the gate: stage, then errno.
@@ -45,6 +46,7 @@ pub(crate) fn failure(record: [u8; 5], cwd: &str, program: &str) -> AgentError {
         (6, _) => format!("{program}: {reason}"),
         (2, _) => format!("the limits of the command: {reason}"),
         (3, _) => format!("the identity of the command: {reason}"),
+        (7, _) => "the interpreter has ended".to_owned(),
         _ => format!("the descriptors of the command: {reason}"),
     })
 }
@@ -71,6 +73,9 @@ pub(crate) fn run(launch: &Launch, ends: &Ends) -> ! {
     if let Err((stage, errno)) = prepare(launch, ends, &mut gate) {
         fail(gate, stage, errno);
         kernel::exit_now(127);
+    }
+    if launch.kernel.is_some() {
+        super::carrier::run(gate);
     }
     let mut errno = execute(&launch.image, launch);
     if let (Errno::ENOENT | Errno::EACCES, Some(fallback)) = (errno, &launch.fallback) {
@@ -125,11 +130,12 @@ fn limit(limits: &ExecLimits) -> nix::Result<()> {
     Ok(())
 }
 
-/// Descriptors 0, 1, 2, then 3 (memory file) and 4 (gate), and nothing else.
+/// Descriptors 0, 1, 2, then 3 (memory file), 4 (gate) and for a request 5 (its kernel), and nothing else.
 fn connect(launch: &Launch, ends: &Ends, gate: &mut RawFd) -> nix::Result<()> {
     const LIFTED: RawFd = 16;
     let lift = |fd: &OwnedFd| kernel::lift(fd.as_raw_fd(), LIFTED);
     let memory = launch.memory.as_ref().map(lift).transpose()?;
+    let kernel = launch.kernel.as_ref().map(lift).transpose()?;
     let lifted = [lift(&ends.stdin)?, lift(&ends.stdout)?, lift(&ends.stderr)?, lift(&ends.gate)?];
     kernel::place(lifted[0], 0)?;
     kernel::place(lifted[1], 1)?;
@@ -140,7 +146,13 @@ fn connect(launch: &Launch, ends: &Ends, gate: &mut RawFd) -> nix::Result<()> {
         Some(memory) => kernel::place(memory, 3)?,
         None => drop(nix::unistd::close(3)),
     }
-    kernel::close_from(5);
+    match kernel {
+        Some(socket) => {
+            kernel::place(socket, super::carrier::KERNEL)?;
+            kernel::close_from(super::carrier::KERNEL + 1);
+        }
+        None => kernel::close_from(5),
+    }
     if !launch.speaks {
         kernel::close_on_exec(4);
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-use protocol::{AgentError, ErrorCode, ExecLimits, ExecSpec, Program, TerminalSize, WORKSPACE_DIR};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use protocol::{AgentError, ErrorCode, ExecLimits, ExecSpec, Program, Role, TerminalSize, WORKSPACE_DIR};
 
 use super::prelude;
 
@@ -35,6 +36,10 @@ pub(crate) struct Launch {
     pub(crate) uid: u32,
     /// What descriptor 3 is.
     pub(crate) memory: Option<OwnedFd>,
+    /// The agent's end of what descriptor 3 is, for a kernel.
+    pub(crate) serves: Option<OwnedFd>,
+    /// The kernel that is given the request; no program is executed then.
+    pub(crate) kernel: Option<OwnedFd>,
     /// The program says itself, on descriptor 4, when it begins: a shell with the prelude.
     pub(crate) speaks: bool,
     /// The command finds `/dev/null` on descriptor 0, and not a pipe.
@@ -119,10 +124,23 @@ pub(crate) fn waiting_shell(
         limits: limits.clone(),
         uid,
         memory: Some(memory_file(b"")?),
+        serves: None,
+        kernel: None,
         speaks: true,
         null_stdin: false,
         terminal: None,
     })
+}
+
+/// An interpreter that waits for its request, in the base environment.
+pub(crate) fn waiting_interpreter(
+    base: &BTreeMap<String, String>,
+    argv: &[String],
+    limits: &ExecLimits,
+    uid: u32,
+) -> Result<Launch, AgentError> {
+    let shell = waiting_shell(base, limits, uid)?;
+    Ok(Launch { image: program(argv, base)?, ..shell })
 }
 
 /// The command child for `spec`, started for it alone.
@@ -130,6 +148,7 @@ pub(crate) fn for_spec(
     base: &BTreeMap<String, String>,
     spec: &ExecSpec,
     uid: u32,
+    kernel: Option<OwnedFd>,
 ) -> Result<Launch, AgentError> {
     if !spec.cwd.starts_with('/') {
         return Err(refuse(format!("the working directory {:?} is not absolute", spec.cwd)));
@@ -137,6 +156,7 @@ pub(crate) fn for_spec(
     let mut env = base.clone();
     env.extend(spec.env.clone());
     let null_stdin = spec.stdin == protocol::StdinMode::Null;
+    let mut serves = None;
     let (image, fallback, memory, speaks) = match &spec.program {
         Program::Shell { command } => {
             c_string(command, "the command")?;
@@ -145,8 +165,17 @@ pub(crate) fn for_spec(
             (shell, Some(plain), Some(memory_file(prelude::command_text(command).as_bytes())?), true)
         }
         Program::Argv { argv, script } => {
-            let memory = script.as_ref().map(|script| memory_file(script.as_bytes())).transpose()?;
-            (program(argv, &env)?, None, memory, false)
+            let script = || script.as_ref().map(|script| memory_file(script.as_bytes())).transpose();
+            match &spec.role {
+                Role::Command => (program(argv, &env)?, None, script()?, false),
+                Role::Interpreter => (program(argv, &env)?, None, script()?, true),
+                Role::Kernel => {
+                    let (ours, theirs) = packets().map_err(|errno| refuse(errno.desc()))?;
+                    serves = Some(ours);
+                    (program(argv, &env)?, None, Some(theirs), false)
+                }
+                Role::Request { .. } => (images(&[], &[]), None, script()?, true),
+            }
         }
     };
     Ok(Launch {
@@ -158,10 +187,17 @@ pub(crate) fn for_spec(
         limits: spec.limits.clone(),
         uid,
         memory,
+        serves,
+        kernel,
         speaks,
         null_stdin,
         terminal: spec.terminal,
     })
+}
+
+/// A pair of sockets for packets that carry descriptors.
+pub(crate) fn packets() -> nix::Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
 }
 
 fn program(argv: &[String], env: &BTreeMap<String, String>) -> Result<Image, AgentError> {

@@ -1,5 +1,6 @@
 //! Processes: starting a command below a supervisor of its own, and what connects it to the agent.
 
+mod carrier;
 pub(crate) mod child;
 pub(crate) mod control;
 pub(crate) mod launch;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, fchown, pipe2};
-use protocol::{AgentError, ExecLimits, TerminalSize};
+use protocol::{AgentError, TerminalSize};
 
 use self::child::Ends;
 use self::launch::{Launch, refuse};
@@ -32,7 +33,8 @@ pub(crate) struct Process {
     pub(crate) stderr: Option<OwnedFd>,
     /// The agent's side of the command's terminal; `stdin` and `stdout` are copies of it.
     pub(crate) terminal: Option<OwnedFd>,
-    pub(crate) limits: ExecLimits,
+    /// Where a kernel takes its requests.
+    pub(crate) kernel: Option<OwnedFd>,
 }
 
 /// Starts the command child under a supervisor. When it returns, nothing is known yet of how far the child came: the
@@ -55,22 +57,21 @@ pub(crate) fn spawn(mut launch: Launch, grace: Duration) -> Result<Process, Agen
             stdout: Some(stdout),
             stderr,
             terminal,
-            limits: launch.limits,
+            kernel: launch.serves.take(),
         }),
         Err(errno) => Err(refuse(format!("no process is left in the sandbox: {}", errno.desc()))),
     }
 }
 
 impl Process {
-    /// Lets a shell with the prelude go on. Errors mean that it is gone, which its gate says as well.
+    /// Lets a program that waits go on. Errors mean that it is gone, which its gate says as well.
     pub(crate) fn release(&mut self, text: Option<&str>) {
         if let (Some(text), Some(memory)) = (text, &self.memory)
             && launch::fill(memory, text.as_bytes()).is_err()
         {
-            // A shell without its text never confirms, and another one takes over.
+            // A program without its text never confirms, and another one takes over.
             self.gate = None;
         }
-        self.memory = None;
         if let Some(gate) = &self.gate {
             let _ = nix::unistd::write(gate, b"\n");
         }

@@ -94,6 +94,15 @@ pub(crate) fn fits_started_shell(env: &BTreeMap<String, String>) -> bool {
     })
 }
 
+/// The same for an interpreter: what the loader, the C library and the interpreters look at when they start.
+pub(crate) fn fits_started_interpreter(env: &BTreeMap<String, String>) -> bool {
+    const PREFIXES: [&str; 7] = ["PYTHON", "NODE_", "LD_", "LC_", "MALLOC_", "GLIBC_", "GCONV_"];
+    env.keys().all(|name| {
+        !PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            && !["HOME", "LANG", "PATH", "TZ", "LOCPATH"].contains(&name.as_str())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -414,9 +414,18 @@ impl Worker {
 
     /// Reads a file.
     pub(crate) fn read(&mut self, request: ReadRequest) -> Result<(Vec<u8>, FileRead), AgentError> {
-        let mut content = Vec::new();
         let start = request.offset;
-        let stream = self.request(&Request::Read(request));
+        self.content(&Request::Read(request), start)
+    }
+
+    /// What an ended operation has left.
+    pub(crate) fn report(&mut self, key: &OperationKey) -> Result<Vec<u8>, AgentError> {
+        self.content(&Request::Report { key: key.clone() }, 0).map(|(content, _)| content)
+    }
+
+    fn content(&mut self, request: &Request, start: u64) -> Result<(Vec<u8>, FileRead), AgentError> {
+        let mut content = Vec::new();
+        let stream = self.request(request);
         let reply = loop {
             let frame = self.frame_of(stream);
             match frame.kind {
@@ -516,6 +525,7 @@ pub(crate) fn key(owner: &str) -> OperationKey {
 
 pub(crate) fn spec(program: Program) -> ExecSpec {
     ExecSpec {
+        role: Default::default(),
         program,
         cwd: "/workspace".to_owned(),
         env: BTreeMap::new(),

@@ -5,6 +5,7 @@ mod execution;
 mod figures;
 mod files;
 mod harness;
+mod interpreters;
 mod isolation;
 mod journal;
 mod prelude;

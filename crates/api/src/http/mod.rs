@@ -14,6 +14,7 @@ mod attach;
 mod audit;
 mod batches;
 mod calls;
+mod contexts;
 mod events;
 mod extract;
 mod health;
@@ -90,6 +91,10 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(shell_input::send_signal))
         .routes(routes!(shell_input::resize_shell))
         .routes(routes!(attach::attach_shell))
+        .routes(routes!(contexts::create_context, contexts::list_contexts))
+        .routes(routes!(contexts::get_context, contexts::delete_context))
+        .routes(routes!(contexts::interrupt_context))
+        .routes(routes!(contexts::restart_context))
         .routes(routes!(tools::list_tools))
         .routes(routes!(tools::get_tool))
         .routes(routes!(tools::list_toolkits))

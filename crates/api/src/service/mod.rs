@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod calls;
+pub(crate) mod contexts;
 pub(crate) mod events;
 mod exchange;
 pub(crate) mod grants;

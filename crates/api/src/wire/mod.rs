@@ -14,6 +14,7 @@ use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Schem
 
 pub mod audit;
 pub mod calls;
+pub mod contexts;
 pub mod events;
 pub mod hosts;
 pub mod keys;

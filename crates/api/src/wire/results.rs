@@ -40,8 +40,20 @@ pub enum EndReason {
 pub enum ContentBlock {
     /// Text.
     Text {
+        /// Its media type, such as `text/html`, when it is more than plain text.
+        #[schema(nullable = false)]
+        mime_type: Option<String>,
         /// The text.
         text: String,
+    },
+    /// Data: a table (`application/vnd.toolhost.table+json`), a chart (`application/vnd.toolhost.chart+json`), or what an
+    /// object says of itself (`application/json`).
+    Json {
+        /// Its media type.
+        mime_type: String,
+        /// The data.
+        #[schema(value_type = Value)]
+        json: Value,
     },
     /// A picture.
     Image {

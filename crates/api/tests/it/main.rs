@@ -6,6 +6,7 @@ mod auth;
 mod bad_input;
 mod calls;
 mod client;
+mod contexts;
 mod faults;
 mod hosts;
 mod idempotency;

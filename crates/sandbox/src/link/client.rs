@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use protocol::{
     AgentStatus, ExecRequest, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped,
-    KillRequest, ListRequest, Listing, OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, ReadRequest,
-    RemoveRequest, Removed, Reply, Request, StdinWritten, TerminalSize, WORKSPACE_DIR, WriteRequest,
+    KillRequest, ListRequest, Listing, OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, REPORT_BYTES,
+    ReadRequest, RemoveRequest, Removed, Reply, Request, StdinWritten, TerminalSize, WORKSPACE_DIR, WriteRequest,
 };
 use tokio::time::timeout;
 
@@ -114,9 +114,28 @@ impl AgentClient {
     /// # Errors
     /// See [`LinkError`].
     pub async fn read(&self, request: ReadRequest) -> Result<FileContent, LinkError> {
-        let limit_bytes = request.max_bytes.saturating_add(OUTPUT_FRAME_BYTES as u64);
-        timed("read", FILE_LIMIT, async {
-            let stream = self.open(&Request::Read(request), limit_bytes).await?;
+        let max_bytes = request.max_bytes;
+        self.content("read", &Request::Read(request), max_bytes).await
+    }
+
+    /// Reads what an ended operation has left in its memory file.
+    ///
+    /// # Errors
+    /// See [`LinkError`].
+    pub async fn report(&self, key: OperationKey) -> Result<Bytes, LinkError> {
+        let content = self.content("report", &Request::Report { key }, REPORT_BYTES).await?;
+        Ok(content.bytes)
+    }
+
+    async fn content(
+        &self,
+        verb: &'static str,
+        request: &Request,
+        max_bytes: u64,
+    ) -> Result<FileContent, LinkError> {
+        let limit_bytes = max_bytes.saturating_add(OUTPUT_FRAME_BYTES as u64);
+        timed(verb, FILE_LIMIT, async {
+            let stream = self.open(request, limit_bytes).await?;
             let mut bytes = BytesMut::new();
             loop {
                 match stream.next().await {

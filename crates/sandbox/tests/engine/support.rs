@@ -240,6 +240,7 @@ pub(crate) fn shell(owner: &str, command: &str) -> ExecRequest {
         key: key(owner),
         resume_from: 0,
         spec: Some(ExecSpec {
+            role: Default::default(),
             program: Program::Shell { command: command.to_owned() },
             cwd: protocol::WORKSPACE_DIR.to_owned(),
             env: std::collections::BTreeMap::new(),

@@ -3,29 +3,41 @@
 //! # Design notes
 //!
 //! The code comes on descriptor 3 and not as an argument: it may be large, and arguments can be seen by other processes. The
-//! prelude (`prelude.py`) makes tracebacks look as if the code were a file named `<code>`, with its source lines.
+//! program (`kernel.py`, with `rich.py` for what is more than text) is the same for every call, so that an interpreter
+//! can wait already started. It makes tracebacks look as if the code were a file named `<code>`, with its source lines.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use domain::{Code, Effect, limits};
+use domain::{Code, CodeContext, ContextId, Effect, limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
+use super::packages::{self, PACKAGES};
+use super::report::{Raised, Report};
 use crate::alias::{Alias, ArgumentAlias, Dialect, Target, Unit, refused, renamed, timeout};
 use crate::command::{self, Ran};
-use crate::port::{Background, Captured, Command, CommandOutcome, Program};
-use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path};
+use crate::port::{
+    Background, Captured, Command, CommandEnd, CommandOutcome, ContextEnd, ContextRef, ContextRun, Program,
+};
+use crate::{
+    Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path, shape,
+};
 
 pub(crate) struct PythonExecute;
 
-const PRELUDE: &str = include_str!("prelude.py");
+const KERNEL: &str = include_str!("kernel.py");
+const RICH: &str = include_str!("rich.py");
 /// Longest code, in characters.
 const CODE_CHARS: usize = 1_048_576;
+const CONTEXT_NAME_CHARS: usize = limits::CONTEXT_NAME_CHARS;
 /// Most arguments.
 const ARGS: usize = 256;
 /// Longest value of an error that the result repeats, in characters.
 const ERROR_CHARS: usize = 2_000;
+/// Bytes from the end of stderr that an error repeats.
+const STDERR_BYTES: usize = 2_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -33,36 +45,61 @@ pub(crate) struct Input {
     /// Python 3 source, run as __main__.
     #[schemars(length(min = 1, max = CODE_CHARS))]
     code: String,
-    /// Directory to start in, under /workspace or /tmp. Default /workspace.
+    /// Run it in this context, with the variables, imports and functions that earlier calls left there.
+    context_id: Option<String>,
+    /// The same by a name of your choice; the context is made when it is not there.
+    #[schemars(length(min = 1, max = CONTEXT_NAME_CHARS))]
+    context: Option<String>,
+    /// Directory to start in, under /workspace or /tmp. Default /workspace; a context stays where it is.
     cwd: Option<String>,
-    /// Environment variables for this run only.
+    /// Environment variables for this run only; in a context they stay.
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// Packages that it needs beyond those of the image, as requirements: `python-slugify`, `humanize>=4`. They stay
+    /// installed for later calls of the session.
+    #[serde(default)]
+    #[schemars(length(max = PACKAGES))]
+    packages: Vec<String>,
     /// sys.argv after its first entry.
     #[serde(default)]
     #[schemars(length(max = ARGS))]
     args: Vec<String>,
     /// Text for its stdin. Without it, stdin is empty.
     stdin: Option<String>,
-    /// Print the repr of a last line that is an expression, as an interactive interpreter does.
-    #[serde(default)]
+    /// Show the value of a last line that is an expression, as an interactive interpreter does.
+    #[serde(default = "yes")]
     last_expression: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     #[serde(flatten)]
     ran: Ran,
+    /// The value of the last expression as text, unless it is None.
+    result: Option<String>,
     /// The exception that ended it.
-    error: Option<PythonError>,
+    error: Option<Raised>,
+    /// The context that it ran in.
+    context: Option<InContext>,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
-struct PythonError {
-    /// Its class.
-    name: String,
-    /// Its message.
-    value: String,
+/// A context, as a run has found and left it.
+#[derive(Debug, Serialize, JsonSchema)]
+struct InContext {
+    /// Its id.
+    id: String,
+    /// Its name.
+    name: Option<String>,
+    /// Runs of its interpreter, this one included: 1 in a new one.
+    executions: u32,
+    /// Why what earlier calls had left there was lost before this run, if it was.
+    lost_before: Option<String>,
+    /// Why the state was lost by this run, if it was.
+    lost: Option<String>,
 }
 
 #[async_trait]
@@ -84,13 +121,15 @@ impl Tool for PythonExecute {
             renamed("workingDirectory", "cwd"),
         ],
         title: "Run Python",
-        description: "Runs Python 3 code in a fresh interpreter in the session's sandbox and returns what it printed and the \
-            exit code. Nothing is shown unless printed (or `last_expression` is set). No variables carry over from \
-            one call to the next; files under /workspace do. The standard library, numpy, pandas and matplotlib are \
-            there; use the Agg backend and savefig for plots. Input comes from `stdin` only. The default timeout is \
-            60 s, at most 600 s (`timeout_ms`). Long output is shortened in the middle.",
+        description: "Runs Python 3 code in the session's sandbox, in a fresh interpreter or in a named context, and returns what it printed and the \
+            exit code. The value of a last line that is an expression is shown, and open matplotlib figures come back \
+            as PNG with their data; DataFrames come back as tables; `display(value)` shows more. Variables carry over \
+            from one call to the next only within a `context` (any name, such as \"main\"); files under /workspace always \
+            do. The standard library, numpy, pandas and \
+            matplotlib are there. Input comes from `stdin` only. The default timeout is 60 s, at most 600 s \
+            (`timeout_ms`). Long output is shortened in the middle.",
         toolkit: "code",
-        version: "1.0.0",
+        version: "2.0.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
         annotations: Annotations { read_only: false, destructive: true, idempotent: false, open_world: true },
@@ -103,6 +142,17 @@ impl Tool for PythonExecute {
     fn check(&self, input: &Input) -> Vec<ArgumentProblem> {
         let mut problems = command::check_env(&input.env);
         problems.extend(input.cwd.as_deref().and_then(|cwd| path::check("cwd", cwd)));
+        if input.context_id.as_ref().is_some_and(|id| id.parse::<ContextId>().is_err()) {
+            let message = "is not the id of a context: `ctx_` and 26 characters; give a name with `context`";
+            problems.push(ArgumentProblem::new("/context_id", message));
+        }
+        if input.context_id.is_some() && input.context.is_some() {
+            problems.push(ArgumentProblem::new("/context", "give one of the two, `context` or `context_id`"));
+        }
+        if input.context.as_ref().is_some_and(|name| name.chars().any(char::is_control)) {
+            problems.push(ArgumentProblem::new("/context", "must not have control characters"));
+        }
+        problems.extend(packages::check("packages", &input.packages));
         for (index, _) in input.args.iter().enumerate().filter(|(_, arg)| arg.len() >= limits::ENV_BYTES) {
             problems.push(ArgumentProblem::new(
                 format!("/args/{index}"),
@@ -113,13 +163,26 @@ impl Tool for PythonExecute {
     }
 
     async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
-        let show = if input.last_expression { "show" } else { "hide" };
-        let fixed = ["python3", "-X", "utf8", "-c", PRELUDE, show];
+        packages::install(cx, &input.packages).await?;
+        let request = Map::from_iter([
+            ("code".to_owned(), Value::from(input.code)),
+            ("show".to_owned(), Value::from(input.last_expression)),
+            ("args".to_owned(), Value::from(input.args)),
+        ]);
+        let context = match (input.context_id, input.context) {
+            (Some(id), _) => Some(ContextRef::Id(id.parse().map_err(|_| not_a_context())?)),
+            (None, Some(name)) => Some(ContextRef::Name(name)),
+            (None, None) => None,
+        };
+        if let Some(context) = context {
+            let cwd =
+                input.cwd.as_deref().map(|cwd| command::cwd("python_execute", Some(cwd))).transpose()?;
+            let argv = interpreter("serve");
+            let run = ContextRun { context, argv, request, cwd, env: input.env, stdin: input.stdin };
+            return in_context(cx, cx.contexts.run(run).await.map_err(no_python)?);
+        }
         let command = Command {
-            program: Program::Argv {
-                argv: fixed.into_iter().map(str::to_owned).chain(input.args).collect(),
-                script: Some(input.code),
-            },
+            program: Program::Interpreter { argv: interpreter("once"), request },
             cwd: command::cwd("python_execute", input.cwd.as_deref())?,
             env: input.env,
             stdin: input.stdin,
@@ -127,21 +190,136 @@ impl Tool for PythonExecute {
             background: Background::Never,
             label: "python".to_owned(),
         };
-        let outcome = cx.sandbox.run(command).await.map_err(|error| match error.code {
-            Code::StartFailed => {
-                error.hint("This image may have no python3; create the session with one that has.")
-            }
-            _ => error,
-        })?;
+        let outcome = cx.sandbox.run(command).await.map_err(no_python)?;
         let CommandOutcome::Ended(end) = outcome else {
             return Err(ToolError::new(
                 Code::PlatformError,
                 "python_execute: its interpreter became a shell, which it must not",
             ));
         };
-        let error = (end.exit_code == Some(1)).then(|| python_error(&end.stderr)).flatten();
-        Ok(command::ended(cx, &end).map(|ran| Output { ran, error }))
+        Ok(shown(cx, &end))
     }
+}
+
+fn no_python(error: ToolError) -> ToolError {
+    match error.code {
+        Code::StartFailed => {
+            error.hint("This image may have no python3; create the session with one that has.")
+        }
+        _ => error,
+    }
+}
+
+fn not_a_context() -> ToolError {
+    ToolError::new(Code::ContextNotFound, "python_execute: there is no such context in this session")
+}
+
+/// The result of code in a context.
+fn in_context(cx: &Context, ended: ContextEnd) -> Result<ToolOutput<Output>, ToolError> {
+    let ContextEnd { context, end, lost } = ended;
+    let report = Report::parse(&end.report).unwrap_or_default();
+    if let Some(setup) = report.setup {
+        return Err(ToolError::new(Code::StartFailed, format!("python_execute: {setup}")));
+    }
+    let by_itself = !end.timed_out && !end.cancelled && !end.sandbox_reset;
+    if let (Some(reason), true) = (&lost, by_itself) {
+        return Err(died(&context, &end, reason));
+    }
+    let lost_before = (report.executions == 1 && context.interpreter > 1)
+        .then(|| context.lost.map_or_else(|| "unknown".to_owned(), |lost| lost.reason));
+    let mut remarks = Vec::new();
+    if let Some(reason) = &lost_before {
+        remarks.push(format!(
+            "This is a new interpreter of the context, as the one before {}: the variables, imports and functions of \
+             earlier calls are gone; files are as they were.",
+            sentence(reason)
+        ));
+    }
+    if let Some(reason) = &lost {
+        remarks.push(format!(
+            "The code did not heed the interrupt, so its interpreter {}: the context's variables are lost and the next call \
+             starts a new one.",
+            sentence(reason)
+        ));
+    } else if !by_itself {
+        remarks.push("The code was interrupted; the context keeps its variables.".to_owned());
+    }
+    let state = InContext {
+        id: context.id.to_string(),
+        name: context.name,
+        executions: report.executions,
+        lost_before,
+        lost,
+    };
+    let mut shown = shown(cx, &end);
+    shown.structured.context = Some(state);
+    remarks.extend(shown.system.take());
+    shown.system = (!remarks.is_empty()).then(|| remarks.join(" "));
+    if let Some(system) = &shown.system {
+        shown.output.push_str(&format!("\n[{system}]"));
+    }
+    Ok(shown)
+}
+
+/// The error of code whose interpreter ended under it.
+fn died(context: &CodeContext, end: &CommandEnd, reason: &str) -> ToolError {
+    let last = if end.stderr.tail.is_empty() { &end.stderr.head } else { &end.stderr.tail };
+    let last =
+        String::from_utf8_lossy(&last[last.len().saturating_sub(STDERR_BYTES)..]).replace('\0', "\u{fffd}");
+    let message = format!(
+        "python_execute: the interpreter of the context {} while it ran the code; the context's variables are lost.",
+        sentence(reason)
+    );
+    ToolError::new(Code::InterpreterDied, message)
+        .hint(
+            "The next call in this context starts a new interpreter: import and compute again what it needs.",
+        )
+        .details(json!({
+            "context_id": context.id.to_string(),
+            "reason": reason,
+            "signal": end.signal,
+            "exit_code": end.exit_code,
+            "stderr": last,
+        }))
+}
+
+/// What became of an interpreter, in words.
+fn sentence(reason: &str) -> &'static str {
+    match reason {
+        "restarted" => "was restarted",
+        "deleted" => "was deleted",
+        "timeout" => "was ended after a timeout",
+        "cancelled" => "was ended after a cancel",
+        "oom" => "was ended for want of memory",
+        "signal" => "crashed",
+        "exited" => "exited",
+        "sandbox_replaced" => "went away with its sandbox",
+        _ => "ended",
+    }
+}
+
+/// How the interpreter is started: the same for all calls.
+fn interpreter(mode: &str) -> Vec<String> {
+    ["python3", "-X", "utf8", "-c", KERNEL, RICH, mode].map(str::to_owned).to_vec()
+}
+
+/// The result of code that is over.
+fn shown(cx: &Context, end: &CommandEnd) -> ToolOutput<Output> {
+    let report = Report::parse(&end.report);
+    let error = match &report {
+        Some(report) => report.error.clone(),
+        None => (end.exit_code == Some(1)).then(|| python_error(&end.stderr)).flatten(),
+    };
+    let result = report.as_ref().and_then(|report| report.result.clone());
+    let (content, text) = report.map(Report::into_content).unwrap_or_default();
+    let most = cx.output_budget_bytes / 3;
+    let more: Vec<String> = result
+        .iter()
+        .chain(Some(&text).filter(|text| !text.is_empty()))
+        .map(|text| shape::text(text, most).text)
+        .collect();
+    let ran = command::ended_with(cx, end, &more.join("\n"));
+    ToolOutput { content, ..ran.map(|ran| Output { ran, result, error, context: None }) }
 }
 
 const OPEN_MANUS: &[ArgumentAlias] = &[
@@ -153,7 +331,7 @@ const OPEN_MANUS: &[ArgumentAlias] = &[
 ];
 
 /// Name and message of the last exception in a traceback.
-fn python_error(stderr: &Captured) -> Option<PythonError> {
+fn python_error(stderr: &Captured) -> Option<Raised> {
     let bytes = if stderr.tail.is_empty() { &stderr.head } else { &stderr.tail };
     let text = String::from_utf8_lossy(bytes).replace('\0', "\u{fffd}");
     let traceback = match text.rfind("Traceback (most recent call last):\n") {
@@ -171,7 +349,11 @@ fn python_error(stderr: &Captured) -> Option<PythonError> {
     let message = traceback[at..].trim_end();
     let (name, value) = message.split_once(": ").unwrap_or((message, ""));
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.'));
-    is_name.then(|| PythonError { name: name.to_owned(), value: value.chars().take(ERROR_CHARS).collect() })
+    is_name.then(|| Raised {
+        name: name.to_owned(),
+        value: value.chars().take(ERROR_CHARS).collect(),
+        traceback: String::new(),
+    })
 }
 
 #[cfg(test)]

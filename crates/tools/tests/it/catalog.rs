@@ -123,11 +123,11 @@ fn tools_are_found_by_toolkit_and_words() {
         let filter = Filter { toolkit: toolkit.map(str::to_owned), q: q.map(str::to_owned) };
         catalog.list(&filter).into_iter().map(|descriptor| descriptor.name).collect()
     };
-    assert_eq!(names(Some("code"), None), ["python_execute"]);
+    assert_eq!(names(Some("code"), None), ["node_execute", "python_execute", "run_lint", "run_tests"]);
     assert_eq!(names(None, Some("SHELLSTART")), ["bash"]);
     assert_eq!(names(Some("files"), Some("write atomic")), ["write_file"]);
     assert_eq!(names(Some("none"), None), Vec::<&str>::new());
-    assert_eq!(names(None, None).len(), 17);
+    assert_eq!(names(None, None).len(), 20);
 }
 
 #[test]

@@ -14,10 +14,10 @@ async fn code_comes_on_a_descriptor_and_arguments_as_arguments() {
         json!({"code": "print('secret')", "args": ["a", "b c"], "stdin": "in", "last_expression": true});
     world.call("python_execute", arguments).await.expect("it ran");
     let command = world.commands.lock().expect("no test panicked")[0].clone();
-    let Program::Argv { argv, script } = command.program else { panic!("a program") };
-    assert_eq!(script.as_deref(), Some("print('secret')"));
+    let Program::Interpreter { argv, request } = command.program else { panic!("an interpreter") };
+    let expected = json!({"code": "print('secret')", "show": true, "args": ["a", "b c"]});
+    assert_eq!(serde_json::Value::Object(request), expected);
     assert_eq!(argv[0], "python3");
-    assert_eq!(argv[argv.len() - 3..], ["show", "a", "b c"]);
     assert!(argv.iter().all(|argument| !argument.contains("secret")));
     assert_eq!((command.background, command.stdin.as_deref()), (Background::Never, Some("in")));
 }
@@ -27,7 +27,10 @@ async fn an_exception_is_named() {
     let stderr = "Traceback (most recent call last):\n  File \"<code>\", line 1, in <module>\n    1/0\nZeroDivisionError: division by zero\n";
     let world = World::new().with_outcome(Ok(CommandOutcome::Ended(exited(1, "", stderr))));
     let result = world.call("python_execute", json!({"code": "1/0"})).await.expect("it ran").result;
-    assert_eq!(result.structured["error"], json!({"name": "ZeroDivisionError", "value": "division by zero"}));
+    assert_eq!(
+        result.structured["error"],
+        json!({"name": "ZeroDivisionError", "value": "division by zero", "traceback": ""})
+    );
     assert!(result.is_error && result.output.ends_with("[exit code 1]"));
 }
 
@@ -42,10 +45,10 @@ async fn a_missing_interpreter_is_told() {
 /// The prelude in a real interpreter; what only a sandbox can show is tested there.
 #[tokio::test]
 async fn tracebacks_show_the_code_and_nothing_of_ours() {
-    for (code, last, exit_code, stdout, stderr) in [
-        ("import sys\nprint('é', sys.argv, __name__)", false, 0, "é ['<code>', 'x'] __main__\n", ""),
-        ("x = 3\nx * 14", true, 0, "42\n", ""),
-        ("x = 3\nx * 14", false, 0, "", ""),
+    for (code, last, exit_code, stdout, stderr, result) in [
+        ("import sys\nprint('é', sys.argv, __name__)", false, 0, "é ['<code>', 'x'] __main__\n", "", None),
+        ("x = 3\nx * 14", true, 0, "", "", Some("42")),
+        ("x = 3\nx * 14", false, 0, "", "", None),
         (
             "def f():\n    raise ValueError('no')\nf()",
             false,
@@ -53,31 +56,54 @@ async fn tracebacks_show_the_code_and_nothing_of_ours() {
             "",
             "Traceback (most recent call last):\n  File \"<code>\", line 3, in <module>\n    f()\n  \
              File \"<code>\", line 2, in f\n    raise ValueError('no')\nValueError: no\n",
+            None,
         ),
-        ("x = (", false, 1, "", "  File \"<code>\", line 1\n    x = (\nSyntaxError: '(' was never closed\n"),
-        ("raise SystemExit(7)", false, 7, "", ""),
-        ("import os\ntry:\n    os.fstat(3)\nexcept OSError:\n    print('closed')", false, 0, "closed\n", ""),
+        (
+            "x = (",
+            false,
+            1,
+            "",
+            "  File \"<code>\", line 1\n    x = (\nSyntaxError: '(' was never closed\n",
+            None,
+        ),
+        ("raise SystemExit(7)", false, 7, "", "", None),
+        (
+            "import os\ntry:\n    os.fstat(3)\nexcept OSError:\n    print('closed')",
+            false,
+            0,
+            "closed\n",
+            "",
+            None,
+        ),
     ] {
         let world = World::new();
         let arguments = json!({"code": code, "last_expression": last, "args": ["x"]});
         world.call("python_execute", arguments).await.expect("it ran");
         let command = world.commands.lock().expect("no test panicked")[0].clone();
-        let Program::Argv { argv, script } = command.program else { panic!("a program") };
-        let script = script.expect("the code");
+        let Program::Interpreter { argv, mut request } = command.program else { panic!("an interpreter") };
+        request.extend([
+            ("cwd".to_owned(), json!("/")),
+            ("env".to_owned(), json!({})),
+            ("null_stdin".to_owned(), json!(true)),
+        ]);
+        let script = serde_json::Value::Object(request).to_string();
         let file = std::env::temp_dir().join(format!("toolhost-prelude-{}", std::process::id()));
         std::fs::write(&file, script).expect("a file for descriptor 3");
         let output = std::process::Command::new("sh")
-            .args(["-c", "exec 3<\"$0\"; exec \"$@\""])
+            .args(["-c", "exec 3<>\"$0\"; exec \"$@\""])
             .arg(&file)
             .args(&argv)
             .output()
             .expect("sh is there");
+        let report = std::fs::read(&file).expect("the report");
         std::fs::remove_file(&file).expect("it was there");
         if output.status.code() == Some(127) {
             eprintln!("python3 is not on this machine: skipped");
             return;
         }
         assert_eq!(output.status.code(), Some(exit_code), "{code}");
+        let report: serde_json::Value = serde_json::from_slice(&report).expect("a report");
+        assert_eq!(report["result"].as_str(), result, "{code}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), stdout, "{code}");
         // Where the carets stand differs between versions of Python.
         let without_carets: String = String::from_utf8_lossy(&output.stderr)

@@ -12,10 +12,10 @@ use domain::event::OutputPiece;
 use domain::{CallId, Code, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantId};
 use sha2::{Digest, Sha256};
 use tools::port::{
-    Before, Captured, Command, CommandEnd, CommandOutcome, EntryKind, Events, FileContent, FileRemoval,
-    FileStat, FileWrite, FileWritten, FilesRemoved, GlobQuery, Globbed, GrepQuery, Grepped, KnownFile,
-    ListQuery, Listing, OutputPart, Outputs, Records, Sandbox, SandboxPath, ShellInput, ShellOutput, Shells,
-    Undoable, WriteMode,
+    Before, Captured, Command, CommandEnd, CommandOutcome, ContextEnd, ContextRun, Contexts, EntryKind,
+    Events, FileContent, FileRemoval, FileStat, FileWrite, FileWritten, FilesRemoved, GlobQuery, Globbed,
+    GrepQuery, Grepped, KnownFile, ListQuery, Listing, OutputPart, Outputs, Records, Sandbox, SandboxPath,
+    ShellInput, ShellOutput, Shells, Undoable, WriteMode,
 };
 use tools::{Catalog, Context, Finished, ToolError};
 use uuid::Uuid;
@@ -40,6 +40,8 @@ pub struct World {
     pub lists: Mutex<Vec<ListQuery>>,
     pub listing: Mutex<Listing>,
     pub shells: Mutex<Vec<Shell>>,
+    /// How code in contexts ends, in order.
+    pub contexts: Mutex<VecDeque<Result<ContextEnd, ToolError>>>,
     pub log: Mutex<Vec<OutputPiece>>,
     pub inputs: Mutex<Vec<ShellInput>>,
     pub kills: Mutex<Vec<Duration>>,
@@ -91,6 +93,7 @@ impl World {
             sandbox: self.clone(),
             shells: self.clone(),
             outputs: self.clone(),
+            contexts: self.clone(),
             records: self.clone(),
             events: self.clone(),
         }
@@ -384,6 +387,13 @@ impl Outputs for World {
         let pieces = if part.is_empty() { Vec::new() } else { vec![(from, part)] };
         let ended = self.shells.lock().unwrap().iter().all(|shell| shell.status == ShellStatus::Exited);
         Ok(OutputPart { pieces, total_bytes: bytes.len() as u64, ended })
+    }
+}
+
+#[async_trait]
+impl Contexts for World {
+    async fn run(&self, _run: ContextRun) -> Result<ContextEnd, ToolError> {
+        self.contexts.lock().expect("no test panicked").pop_front().expect("a context's end")
     }
 }
 

@@ -153,6 +153,7 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         sandbox: ports.clone(),
         shells: ports.clone(),
         outputs: ports.clone(),
+        contexts: ports.clone(),
         records: ports.clone(),
         events: ports,
     };

@@ -88,7 +88,7 @@ impl CallPorts {
     }
 
     /// Starts a detached operation and waits until the agent says that it runs.
-    async fn attach(
+    pub(super) async fn attach(
         &self,
         key: &OperationKey,
         spec: ExecSpec,
@@ -109,7 +109,7 @@ impl CallPorts {
     }
 
     /// Like [`Self::ask`], for what must not be left half done when the call is cancelled.
-    async fn ask_on<T, F>(&self, mut verb: impl FnMut() -> F) -> Result<T, ToolError>
+    pub(super) async fn ask_on<T, F>(&self, mut verb: impl FnMut() -> F) -> Result<T, ToolError>
     where
         F: Future<Output = Result<T, LinkError>>,
     {

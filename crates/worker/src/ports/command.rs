@@ -1,13 +1,16 @@
 //! Commands: in the foreground until they end, or handed to a shell that outlives the call.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use domain::Code;
 use domain::limits::KILL_GRACE_MS;
 use sandbox::protocol::{
-    self, ExecAttached, ExecExit, ExecLimits, ExecSpec, KillRequest, OperationKey, StdinMode, TerminalSize,
+    self, ExecAttached, ExecExit, ExecLimits, ExecSpec, KillRequest, OperationKey, Role, StdinMode, TerminalSize,
 };
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tools::ToolError;
 use tools::port::{
@@ -70,23 +73,31 @@ impl Sandbox for CallPorts {
 }
 
 impl CallPorts {
-    fn remaining(&self) -> Duration {
+    pub(super) fn remaining(&self) -> Duration {
         self.facts.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
 
-    fn spec(&self, command: &Command, no_stdin: StdinMode, timeout: Option<Duration>) -> ExecSpec {
+    pub(super) fn spec(&self, command: &Command, no_stdin: StdinMode, timeout: Option<Duration>) -> ExecSpec {
         let row = &self.facts.session.row;
         let mut env = row.env.clone();
         env.extend(command.terminal.iter().map(|terminal| ("TERM".to_owned(), terminal.term.clone())));
         env.extend(command.env.clone());
         let no_stdin = if command.terminal.is_some() { StdinMode::Open } else { no_stdin };
+        let (program, role) = match &command.program {
+            Program::Shell(command) => (protocol::Program::Shell { command: command.clone() }, Role::Command),
+            Program::Argv { argv, script } => {
+                let (argv, script) = (argv.clone(), script.clone());
+                (protocol::Program::Argv { argv, script }, Role::Command)
+            }
+            Program::Interpreter { argv, request } => {
+                let null_stdin = command.stdin.is_none();
+                let script = Some(request_text(request.clone(), Some(&command.cwd), &env, null_stdin));
+                (protocol::Program::Argv { argv: argv.clone(), script }, Role::Interpreter)
+            }
+        };
         ExecSpec {
-            program: match &command.program {
-                Program::Shell(command) => protocol::Program::Shell { command: command.clone() },
-                Program::Argv { argv, script } => {
-                    protocol::Program::Argv { argv: argv.clone(), script: script.clone() }
-                }
-            },
+            program,
+            role,
             cwd: command.cwd.clone(),
             env,
             stdin: command.stdin.clone().map_or(no_stdin, StdinMode::Text),
@@ -143,12 +154,11 @@ impl CallPorts {
             match foreground.run(wait).await? {
                 Went::Exited(exit) => {
                     let (stdout, stderr) = foreground.captured();
-                    return Ok(CommandOutcome::Ended(self.command_end(
-                        &exit,
-                        foreground.dropped,
-                        stdout,
-                        stderr,
-                    )));
+                    let mut end = self.command_end(&exit, foreground.dropped, stdout, stderr);
+                    if foreground.reports() && !exit.killed && !exit.timed_out {
+                        end.report = self.report(&key).await;
+                    }
+                    return Ok(CommandOutcome::Ended(end));
                 }
                 Went::TimeIsUp => {
                     let shell_timeout = until.and_then(|(_, shell_timeout)| shell_timeout);
@@ -166,7 +176,19 @@ impl CallPorts {
         }
     }
 
-    fn command_end(
+    /// What an ended operation has left. Its result does not depend on it, so that none is no failure.
+    pub(super) async fn report(&self, key: &OperationKey) -> Bytes {
+        let agent = self.serving.sandbox.agent();
+        match self.ask_on(|| agent.report(key.clone())).await {
+            Ok(report) => report,
+            Err(error) => {
+                tracing::debug!(call = %self.facts.call.id, %error, "an interpreter has left no report");
+                Bytes::new()
+            }
+        }
+    }
+
+    pub(super) fn command_end(
         &self,
         exit: &ExecExit,
         dropped_bytes: u64,
@@ -194,6 +216,21 @@ impl CallPorts {
             dropped_bytes,
             stdout,
             stderr,
+            report: Bytes::new(),
         }
     }
+}
+
+/// A request to an interpreter, as it finds it on descriptor 3.
+pub(super) fn request_text(
+    mut request: Map<String, Value>,
+    cwd: Option<&str>,
+    env: &BTreeMap<String, String>,
+    null_stdin: bool,
+) -> String {
+    let env = env.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+    request.insert("cwd".to_owned(), Value::from(cwd));
+    request.insert("env".to_owned(), Value::Object(env.collect()));
+    request.insert("null_stdin".to_owned(), Value::from(null_stdin));
+    Value::Object(request).to_string()
 }

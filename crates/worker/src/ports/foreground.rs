@@ -4,7 +4,6 @@ use std::pin::Pin;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use domain::limits::KILL_GRACE_MS;
 use domain::trace::PastSpan;
 use domain::{CallResult, StreamName};
 use futures_util::future::BoxFuture;
@@ -81,6 +80,11 @@ impl<'a> Foreground<'a> {
             is_over: false,
             dropped: 0,
         }
+    }
+
+    /// Whether it may leave a report.
+    pub(super) fn reports(&self) -> bool {
+        self.spec.role.reports()
     }
 
     /// What was written so far.
@@ -242,7 +246,7 @@ impl<'a> Foreground<'a> {
     /// Ends the command's tree, asking again while the link is being made anew.
     fn kill(&self) -> BoxFuture<'a, ()> {
         let agent = self.ports.serving.sandbox.agent();
-        let request = KillRequest { key: self.key.clone(), signal: None, grace_ms: KILL_GRACE_MS };
+        let request = KillRequest { key: self.key.clone(), signal: None, grace_ms: self.spec.grace_ms };
         Box::pin(async move {
             loop {
                 match agent.kill(request.clone()).await {

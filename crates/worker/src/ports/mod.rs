@@ -9,6 +9,7 @@
 
 mod background;
 mod command;
+pub(crate) mod contexts;
 mod errors;
 mod files;
 mod foreground;

@@ -4,13 +4,13 @@ mod end;
 mod own;
 mod start;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::limits::EXCHANGES_PER_SESSION;
 use domain::policy::EffectiveLimits;
-use domain::{Session, SessionId, ShellId, TenantId};
+use domain::{ContextId, Session, SessionId, ShellId, TenantId};
 use sandbox::Sandbox;
 use serde_json::{Map, Value};
 use store::{SessionFence, SessionWish};
@@ -74,6 +74,16 @@ pub(crate) struct OwnedSession {
     shells: Mutex<HashMap<ShellId, Arc<RunningShell>>>,
     /// Room for exchanges with API processes.
     pub(crate) exchanges: Arc<Semaphore>,
+    contexts: Mutex<Contexts>,
+}
+
+/// What goes on in the session's contexts.
+#[derive(Debug, Default)]
+struct Contexts {
+    /// Held by the call that runs in a context.
+    turns: HashMap<ContextId, Arc<tokio::sync::Mutex<()>>>,
+    /// Contexts for which a wish is being carried out.
+    wishes: HashSet<ContextId>,
 }
 
 impl OwnedSession {
@@ -94,6 +104,7 @@ impl OwnedSession {
             last_gone: Mutex::default(),
             shells: Mutex::default(),
             exchanges: Arc::new(Semaphore::new(EXCHANGES_PER_SESSION)),
+            contexts: Mutex::default(),
             row,
         }))
     }
@@ -177,6 +188,24 @@ impl OwnedSession {
 
     fn shells_map(&self) -> MutexGuard<'_, HashMap<ShellId, Arc<RunningShell>>> {
         self.shells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn contexts(&self) -> MutexGuard<'_, Contexts> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held by the one call that may run in a context.
+    pub(crate) fn context_lock(&self, id: ContextId) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(self.contexts().turns.entry(id).or_default())
+    }
+
+    /// A wish for a context is taken up; false when one is already.
+    pub(crate) fn begin_wish(&self, id: ContextId) -> bool {
+        self.contexts().wishes.insert(id)
+    }
+
+    pub(crate) fn end_wish(&self, id: ContextId) {
+        self.contexts().wishes.remove(&id);
     }
 
     pub(crate) fn shell(&self, id: ShellId) -> Option<Arc<RunningShell>> {

@@ -1,0 +1,166 @@
+//! What an interpreter leaves beside its output: the value of the last expression, an error, tables, charts and pictures.
+//!
+//! The session's code runs in the same process and could have written it: it is parsed and bounded here like output, and
+//! nothing in it can name what is not its own.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use domain::ContentBlock;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Most pieces of one result.
+const BLOCKS: usize = 32;
+/// Longest text of an error or a value that the result repeats, in characters.
+const TEXT_CHARS: usize = 70_000;
+/// Media types that a piece may have.
+const MEDIA_TYPES: [&str; 9] = [
+    "application/json",
+    "application/vnd.toolhost.chart+json",
+    "application/vnd.toolhost.table+json",
+    "image/jpeg",
+    "image/png",
+    "image/svg+xml",
+    "text/html",
+    "text/latex",
+    "text/markdown",
+];
+
+/// An exception.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Raised {
+    /// Its class.
+    pub(crate) name: String,
+    /// Its message.
+    pub(crate) value: String,
+    /// Where it was raised, as the interpreter prints it.
+    #[serde(default)]
+    pub(crate) traceback: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Piece {
+    Text {
+        mime_type: Option<String>,
+        text: String,
+    },
+    Json {
+        mime_type: String,
+        json: Value,
+    },
+    Image {
+        mime_type: String,
+        data: String,
+    },
+    #[serde(other)]
+    Unknown,
+}
+
+/// See the module.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Report {
+    /// The text of the last expression's value.
+    pub(crate) result: Option<String>,
+    /// What ended the code.
+    pub(crate) error: Option<Raised>,
+    #[serde(default)]
+    content: Vec<Piece>,
+    /// Pieces that were too many or too large.
+    #[serde(default)]
+    left_out: u32,
+    /// Runs of this interpreter, this one included.
+    #[serde(default)]
+    pub(crate) executions: u32,
+    /// Why the code was not run.
+    #[serde(default)]
+    pub(crate) setup: Option<String>,
+}
+
+impl Report {
+    /// `None` when there is none, or what is there is not one.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut report: Self = serde_json::from_slice(bytes).ok()?;
+        let cut =
+            |text: &mut String| *text = text.replace('\0', "\u{fffd}").chars().take(TEXT_CHARS).collect();
+        report.result.as_mut().map(cut);
+        report.setup.as_mut().map(cut);
+        if let Some(error) = &mut report.error {
+            [&mut error.name, &mut error.value, &mut error.traceback].into_iter().for_each(cut);
+        }
+        Some(report)
+    }
+
+    /// The pieces, and text for a model about them.
+    pub(crate) fn into_content(self) -> (Vec<ContentBlock>, String) {
+        let offered = self.content.len() + self.left_out as usize;
+        let blocks: Vec<ContentBlock> = self.content.into_iter().filter_map(accept).take(BLOCKS).collect();
+        let mut lines: Vec<String> = blocks
+            .iter()
+            .filter_map(|block| match block {
+                ContentBlock::Text { mime_type: None, text } => Some(text.clone()),
+                ContentBlock::Text { mime_type: Some(mime_type), .. } => {
+                    Some(format!("[shown as {mime_type}]"))
+                }
+                ContentBlock::Image { mime_type, .. } => Some(format!("[a picture is shown: {mime_type}]")),
+                ContentBlock::Json { .. } => None,
+            })
+            .collect();
+        if offered > blocks.len() {
+            let missing = offered - blocks.len();
+            lines.push(format!("[{missing} more could not be shown: too many, too large, or not valid]"));
+        }
+        (blocks, lines.join("\n"))
+    }
+}
+
+fn accept(piece: Piece) -> Option<ContentBlock> {
+    let known = |mime_type: &str| MEDIA_TYPES.contains(&mime_type);
+    match piece {
+        Piece::Text { mime_type: None, text } => Some(ContentBlock::Text { mime_type: None, text }),
+        Piece::Text { mime_type: Some(mime_type), text } => {
+            known(&mime_type).then_some(ContentBlock::Text { mime_type: Some(mime_type), text })
+        }
+        Piece::Json { mime_type, json } => {
+            known(&mime_type).then_some(ContentBlock::Json { mime_type, json })
+        }
+        Piece::Image { mime_type, data } => {
+            let is_picture = mime_type.starts_with("image/") && known(&mime_type);
+            let is_whole = is_picture && STANDARD.decode(&data).is_ok();
+            is_whole.then_some(ContentBlock::Image { mime_type, data: Some(data), artifact_id: None })
+        }
+        Piece::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_code_forges_names_nothing_of_others() {
+        let forged = br#"{"report": 1, "result": "a\u0000b", "content": [
+            {"type": "image", "mime_type": "image/png", "data": "AA==", "artifact_id": "art_00000000000000000000000001"},
+            {"type": "image", "mime_type": "image/png", "data": "not base64"},
+            {"type": "image", "mime_type": "text/html", "data": "AA=="},
+            {"type": "file", "artifact_id": "art_00000000000000000000000001"},
+            {"type": "text", "text": "plain"}]}"#;
+        let report = Report::parse(forged).expect("a report");
+        assert_eq!(report.result.as_deref(), Some("a\u{fffd}b"));
+        let (blocks, text) = report.into_content();
+        assert_eq!(
+            blocks,
+            [
+                ContentBlock::Image {
+                    mime_type: "image/png".to_owned(),
+                    data: Some("AA==".to_owned()),
+                    artifact_id: None
+                },
+                ContentBlock::Text { mime_type: None, text: "plain".to_owned() },
+            ]
+        );
+        assert!(text.contains("[3 more could not be shown"), "{text}");
+        assert!(Report::parse(b"").is_none() && Report::parse(b"{").is_none());
+    }
+}

@@ -1,0 +1,82 @@
+//! `run_lint`: finds out how a project is linted, runs it, and lists what was found.
+
+use async_trait::async_trait;
+use domain::{Effect, limits};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::check::{self, Checked};
+use super::findings::{self, Finding};
+use crate::alias::{Alias, Dialect, Unit, renamed, timeout};
+use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput};
+
+pub(crate) struct RunLint;
+
+/// Says how the directory is linted: the first of these that fits.
+const DETECT: &str = r#"
+has() { command -v "$1" >/dev/null 2>&1; }
+if [ -f Cargo.toml ] && has cargo-clippy; then run cargo clippy --quiet --message-format=short
+elif [ -f package.json ] && has node && grep -Eq '"lint" *:' package.json; then run npm run --silent lint
+elif { [ -f .eslintrc ] || [ -f .eslintrc.json ] || [ -f .eslintrc.js ] || [ -f .eslintrc.cjs ] || [ -f .eslintrc.yml ]; } && has eslint; then run eslint --format unix .
+elif { [ -f .flake8 ]; } && has flake8; then run flake8 .
+elif { found '*.py' || [ -f pyproject.toml ] || [ -f ruff.toml ]; } && has ruff; then run ruff check --no-cache --output-format=concise .
+elif found '*.py' && has flake8; then run flake8 .
+else nothing "no linter fits: no Cargo.toml, package.json with a lint script, .eslintrc or Python files"
+fi
+"#;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    #[serde(flatten)]
+    checked: Checked,
+    /// Findings in all, as far as the output has them.
+    total: u64,
+    /// The first of them.
+    findings: Vec<Finding>,
+    /// Nothing was found, and the linter ended well.
+    success: bool,
+}
+
+#[async_trait]
+impl Tool for RunLint {
+    const SPEC: Spec = Spec {
+        name: "run_lint",
+        aliases: &[Alias::new("check_lint", Dialect::CoworkForge)],
+        arguments: &[
+            timeout("timeout_seconds", Unit::Seconds),
+            renamed("directory", "path"),
+            renamed("cwd", "path"),
+        ],
+        title: "Run the linter",
+        description: "Runs a project's linter in the session's sandbox and returns what it found with file, line and rule, and the \
+            output. Finds ruff, flake8, eslint, an npm lint script and cargo clippy by itself, or runs the `command` that \
+            you give. Nothing is changed. `path` is the project's directory (default /workspace). The default timeout is \
+            300 s, at most 600 s (`timeout_ms`).",
+        toolkit: "code",
+        version: "1.0.0",
+        effect: Effect::Effectful,
+        permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
+        annotations: Annotations {
+            read_only: false,
+            destructive: false,
+            idempotent: false,
+            open_world: true,
+        },
+        default_timeout_ms: 300_000,
+        max_timeout_ms: limits::TIMEOUT_MS,
+    };
+    type Input = check::Input;
+    type Output = Output;
+
+    fn check(&self, input: &check::Input) -> Vec<ArgumentProblem> {
+        input.problems()
+    }
+
+    async fn run(&self, cx: &Context, input: check::Input) -> Result<ToolOutput<Output>, ToolError> {
+        let (mut shown, text) = check::run(cx, "run_lint", DETECT, input).await?;
+        let (total, findings) = findings::parse(&text);
+        let success = shown.exit_code == Some(0) && total == 0;
+        shown.output.push_str(&format!("\n[{total} found]"));
+        Ok(shown.map(|checked| Output { checked, total, findings, success }))
+    }
+}

@@ -1,0 +1,258 @@
+//! What test runners say at the end: pytest, unittest, node (TAP), cargo, go, jest, mocha. Pure.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Names that a result lists.
+const LISTED: usize = 100;
+/// Longest name, in characters.
+const NAME_CHARS: usize = 300;
+
+/// How many.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct Counts {
+    /// Tests that passed.
+    pub(crate) passed: u64,
+    /// Tests that failed.
+    pub(crate) failed: u64,
+    /// Tests that were skipped, or are expected to fail.
+    pub(crate) skipped: u64,
+    /// Tests or files that could not be run.
+    pub(crate) errors: u64,
+    /// All of them.
+    pub(crate) total: u64,
+    /// Names of those that failed or could not be run.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Counts {
+    /// For a model.
+    pub(crate) fn in_words(&self) -> String {
+        let Self { passed, failed, skipped, errors, total, .. } = self;
+        format!("{passed} passed, {failed} failed, {skipped} skipped, {errors} errors, {total} in all")
+    }
+
+    fn totalled(mut self) -> Self {
+        self.total = self.passed + self.failed + self.skipped + self.errors;
+        self
+    }
+}
+
+fn regex(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("a fixed pattern")
+}
+
+static PYTEST: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?m)^=* ?((?:\d+ [a-z]+(?:, )?)+) in [0-9.]+s(?: \([0-9:]+\))? ?=*$"));
+static PYTEST_NONE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^=* ?no tests ran in "));
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"(\d+) ([a-z]+)"));
+static PYTEST_NAME: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?m)^(?:FAILED|ERROR) (\S+(?:\[[^\]\n]*\])?)"));
+static UNITTEST: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?m)^Ran (\d+) tests? in [0-9.]+s\n\n(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?"));
+static UNITTEST_PART: LazyLock<Regex> = LazyLock::new(|| regex(r"([a-z ]+)=(\d+)"));
+static UNITTEST_NAME: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^(?:FAIL|ERROR): (.+)$"));
+static TAP: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?m)^(?:#|ℹ) (tests|pass|fail|skipped|todo|cancelled) (\d+)$"));
+static TAP_NAME: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^ *not ok \d+ - (.+)$"));
+static CARGO: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"(?m)^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;"));
+static CARGO_NAME: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^test (.+) \.\.\. FAILED$"));
+static GO: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^ *--- (PASS|FAIL|SKIP): (\S+)"));
+static GO_ERROR: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^FAIL\t(\S+) \[(?:build|setup) failed\]"));
+static JEST: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^Tests: +(.*\d+ total)"));
+static JEST_NAME: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^ +● (.+ › .+)$"));
+static MOCHA: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^ +(\d+) (passing|failing|pending)\b"));
+
+/// The counts, when the output has some.
+pub(crate) fn parse(output: &str) -> Option<Counts> {
+    [pytest, unittest, cargo, jest, tap, mocha, go].into_iter().find_map(|runner| runner(output))
+}
+
+fn names(pattern: &Regex, output: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for found in pattern.captures_iter(output) {
+        let name: String = found[1].trim().chars().take(NAME_CHARS).collect();
+        if names.len() < LISTED && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or(u64::MAX)
+}
+
+fn pytest(output: &str) -> Option<Counts> {
+    let Some(summary) = PYTEST.captures_iter(output).last() else {
+        return PYTEST_NONE.is_match(output).then(Counts::default);
+    };
+    let mut counts = Counts { failures: names(&PYTEST_NAME, output), ..Counts::default() };
+    for part in NUMBER.captures_iter(&summary[1]) {
+        let many = number(&part[1]);
+        match &part[2] {
+            "passed" | "xpassed" => counts.passed += many,
+            "failed" => counts.failed += many,
+            "skipped" | "xfailed" => counts.skipped += many,
+            "error" | "errors" => counts.errors += many,
+            _ => {}
+        }
+    }
+    Some(counts.totalled())
+}
+
+fn unittest(output: &str) -> Option<Counts> {
+    let found = UNITTEST.captures_iter(output).last()?;
+    let mut counts =
+        Counts { total: number(&found[1]), failures: names(&UNITTEST_NAME, output), ..Counts::default() };
+    for part in UNITTEST_PART.captures_iter(found.get(3).map_or("", |parts| parts.as_str())) {
+        let many = number(&part[2]);
+        match part[1].trim() {
+            "failures" | "unexpected successes" => counts.failed += many,
+            "errors" => counts.errors += many,
+            "skipped" | "expected failures" => counts.skipped += many,
+            _ => {}
+        }
+    }
+    counts.passed = counts.total.saturating_sub(counts.failed + counts.errors + counts.skipped);
+    Some(counts)
+}
+
+fn tap(output: &str) -> Option<Counts> {
+    let mut counts = Counts { failures: names(&TAP_NAME, output), ..Counts::default() };
+    let mut found = false;
+    for part in TAP.captures_iter(output) {
+        found = true;
+        let many = number(&part[2]);
+        match &part[1] {
+            "pass" => counts.passed += many,
+            "fail" => counts.failed += many,
+            "cancelled" => counts.errors += many,
+            "skipped" | "todo" => counts.skipped += many,
+            _ => {}
+        }
+    }
+    found.then(|| counts.totalled())
+}
+
+fn cargo(output: &str) -> Option<Counts> {
+    let mut counts = Counts { failures: names(&CARGO_NAME, output), ..Counts::default() };
+    let mut found = false;
+    for part in CARGO.captures_iter(output) {
+        found = true;
+        counts.passed += number(&part[1]);
+        counts.failed += number(&part[2]);
+        counts.skipped += number(&part[3]);
+    }
+    found.then(|| counts.totalled())
+}
+
+fn go(output: &str) -> Option<Counts> {
+    let mut counts = Counts::default();
+    for part in GO.captures_iter(output) {
+        match &part[1] {
+            "PASS" => counts.passed += 1,
+            "SKIP" => counts.skipped += 1,
+            _ => {
+                counts.failed += 1;
+                if counts.failures.len() < LISTED {
+                    counts.failures.push(part[2].to_owned());
+                }
+            }
+        }
+    }
+    for broken in names(&GO_ERROR, output) {
+        counts.errors += 1;
+        counts.failures.push(broken);
+    }
+    let counts = counts.totalled();
+    (counts.total > 0).then_some(counts)
+}
+
+fn jest(output: &str) -> Option<Counts> {
+    let summary = JEST.captures_iter(output).last()?;
+    let mut counts = Counts { failures: names(&JEST_NAME, output), ..Counts::default() };
+    for part in NUMBER.captures_iter(&summary[1]) {
+        let many = number(&part[1]);
+        match &part[2] {
+            "passed" => counts.passed += many,
+            "failed" => counts.failed += many,
+            "skipped" | "todo" => counts.skipped += many,
+            _ => {}
+        }
+    }
+    Some(counts.totalled())
+}
+
+fn mocha(output: &str) -> Option<Counts> {
+    let mut counts = Counts::default();
+    let mut found = false;
+    for part in MOCHA.captures_iter(output) {
+        found = true;
+        let many = number(&part[1]);
+        match &part[2] {
+            "passing" => counts.passed += many,
+            "failing" => counts.failed += many,
+            _ => counts.skipped += many,
+        }
+    }
+    found.then(|| counts.totalled())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(output: &str) -> Option<([u64; 5], Vec<String>)> {
+        parse(output).map(|c| ([c.passed, c.failed, c.skipped, c.errors, c.total], c.failures))
+    }
+
+    #[test]
+    fn the_runners_are_understood() {
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for (output, numbers, failures) in [
+            (
+                "FAILED test_a.py::test_x[a b] - assert 1\nERROR test_b.py\n1 failed, 2 passed, 1 skipped, 1 error in 0.12s\n",
+                [2, 1, 1, 1, 5],
+                own(&["test_a.py::test_x[a b]", "test_b.py"]),
+            ),
+            ("===== 3 passed, 1 warning in 61.20s (0:01:01) =====\n", [3, 0, 0, 0, 3], own(&[])),
+            ("no tests ran in 0.01s\n", [0, 0, 0, 0, 0], own(&[])),
+            (
+                "FAIL: test_x (t.T.test_x)\nRan 4 tests in 0.001s\n\nFAILED (failures=1, errors=1, skipped=1)\n",
+                [1, 1, 1, 1, 4],
+                own(&["test_x (t.T.test_x)"]),
+            ),
+            ("Ran 2 tests in 0.001s\n\nOK\n", [2, 0, 0, 0, 2], own(&[])),
+            (
+                "not ok 2 - adds\n# tests 3\n# pass 1\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n",
+                [1, 1, 1, 0, 3],
+                own(&["adds"]),
+            ),
+            (
+                "test a::b ... FAILED\ntest result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out\n\
+                 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
+                [4, 1, 2, 0, 7],
+                own(&["a::b"]),
+            ),
+            (
+                "--- PASS: TestA (0.00s)\n    --- FAIL: TestB/x (0.00s)\nFAIL\texample.com/c [build failed]\n",
+                [1, 1, 0, 1, 3],
+                own(&["TestB/x", "example.com/c"]),
+            ),
+            (
+                "  ● sum › adds\nTests:       1 failed, 2 passed, 3 total\n",
+                [2, 1, 0, 0, 3],
+                own(&["sum › adds"]),
+            ),
+            ("  3 passing (5ms)\n  1 failing\n", [3, 1, 0, 0, 4], own(&[])),
+        ] {
+            assert_eq!(counted(output), Some((numbers, failures)), "{output}");
+        }
+        assert_eq!(counted("nothing of that\n"), None);
+    }
+}
