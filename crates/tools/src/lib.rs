@@ -33,8 +33,8 @@ pub use admission::{AdmitError, Admitted};
 pub use alias::{Alias, Dialect};
 pub use catalog::{Catalog, Filter, Resolved, Toolkit};
 pub use descriptor::Descriptor;
-pub use shape::so_far;
 pub use path::sandbox_directory;
+pub use shape::so_far;
 pub use tool::{
     Annotations, ArgumentProblem, Conclusion, Context, Fate, Finished, Permissions, Spec, Tool, ToolError,
     ToolOutput,

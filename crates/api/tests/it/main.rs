@@ -23,3 +23,4 @@ mod streams;
 mod tokens;
 mod tool_results;
 mod usage;
+mod usage;
