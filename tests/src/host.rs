@@ -202,6 +202,7 @@ impl Host {
             ("sandbox.runtime", runtime()),
             ("sandbox.runtime_dir", path("run")),
             ("sandbox.state_dir", path("state")),
+            ("artifacts.store", path("artifacts")),
             ("sandbox.agent_path", agent.display().to_string()),
             ("sandbox.orphan_grace_s", "5".to_owned()),
             ("sandbox.reconcile_s", "2".to_owned()),

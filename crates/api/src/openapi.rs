@@ -47,7 +47,7 @@ pub(crate) fn base() -> OpenApi {
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
     let token = ApiKeyValue::with_description(
         "token",
-        "The token of a signed stream URL; good for the events of one call.",
+        "The token of a signed URL; good for the events of one call, or for the content of one artifact.",
     );
     components.add_security_scheme("stream_token", SecurityScheme::ApiKey(ApiKey::Query(token)));
     let mut schemas: Vec<(String, RefOr<Schema>)> = Vec::new();
@@ -74,6 +74,7 @@ const OPTIONAL_BODY: &[&str] = &[
     "reset_session",
     "cancel_call",
     "create_stream_url",
+    "create_artifact_link",
     "rotate_key",
     "rotate_own_key",
     "cordon_host",
@@ -86,6 +87,7 @@ const IDS: &[(&str, &str)] = &[
     ("session_id", "sess"),
     ("call_id", "call"),
     ("shell_id", "shell"),
+    ("artifact_id", "art"),
     ("tenant_id", "ten"),
     ("key_id", "key"),
     ("host_id", "host"),
@@ -230,7 +232,7 @@ fn problem_statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static
     if path.ends_with("/calls") && method == "post" {
         statuses.push("406");
     }
-    if path == "/v1/calls/{call_id}/output" {
+    if matches!(path, "/v1/calls/{call_id}/output" | "/v1/artifacts/{artifact_id}/content") {
         statuses.push("416");
     }
     statuses

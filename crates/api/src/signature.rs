@@ -7,7 +7,7 @@
 
 use chrono::{DateTime, Utc};
 use data_encoding::BASE64URL_NOPAD;
-use domain::{CallId, KeyId, TenantId};
+use domain::{ArtifactId, CallId, KeyId, TenantId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use uuid::Uuid;
@@ -16,6 +16,7 @@ type HmacSha256 = Hmac<Sha256>;
 
 const CURSOR: u8 = 1;
 const STREAM: u8 = 2;
+const ARTIFACT: u8 = 3;
 const TAG_BYTES: usize = 16;
 
 /// Signs and verifies.
@@ -24,13 +25,46 @@ pub(crate) struct Signer {
     mac: HmacSha256,
 }
 
-/// What a stream token allows: the events of one call, in the name of one key, until a time. Without a key it was made by the subject of
-/// an issuer's token.
+/// What a token is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The events of a call.
+    Call(CallId),
+    /// The content of an artifact.
+    Artifact(ArtifactId),
+}
+
+impl Target {
+    /// What the paths that it opens begin with.
+    pub(crate) fn prefix(self) -> String {
+        match self {
+            Self::Call(id) => format!("/v1/calls/{id}/"),
+            Self::Artifact(id) => format!("/v1/artifacts/{id}/"),
+        }
+    }
+
+    const fn kind(self) -> u8 {
+        match self {
+            Self::Call(_) => STREAM,
+            Self::Artifact(_) => ARTIFACT,
+        }
+    }
+
+    const fn uuid(self) -> Uuid {
+        match self {
+            Self::Call(id) => id.uuid(),
+            Self::Artifact(id) => id.uuid(),
+        }
+    }
+}
+
+/// What a token allows: to read one thing, in the name of one key, until a time. Without a key it was made by the subject of an
+/// issuer's token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamToken {
     pub(crate) tenant_id: TenantId,
     pub(crate) key_id: Option<KeyId>,
-    pub(crate) call_id: CallId,
+    pub(crate) target: Target,
     pub(crate) expires_at: DateTime<Utc>,
 }
 
@@ -54,21 +88,24 @@ impl Signer {
         let mut payload = Vec::with_capacity(56);
         payload.extend_from_slice(token.tenant_id.uuid().as_bytes());
         payload.extend_from_slice(token.key_id.map_or(Uuid::nil(), KeyId::uuid).as_bytes());
-        payload.extend_from_slice(token.call_id.uuid().as_bytes());
+        payload.extend_from_slice(token.target.uuid().as_bytes());
         payload.extend_from_slice(&token.expires_at.timestamp().to_be_bytes());
-        self.seal(STREAM, &payload, b"")
+        self.seal(token.target.kind(), &payload, b"")
     }
 
     /// A token that is genuine and has not expired.
     pub(crate) fn read_stream_token(&self, token: &str, now: DateTime<Utc>) -> Option<StreamToken> {
-        let payload = self.open(STREAM, token, b"")?;
+        let (payload, target): (_, fn(Uuid) -> Target) = match self.open(STREAM, token, b"") {
+            Some(payload) => (payload, |id| Target::Call(CallId::from_uuid(id))),
+            None => (self.open(ARTIFACT, token, b"")?, |id| Target::Artifact(ArtifactId::from_uuid(id))),
+        };
         let (ids, expires) = payload.split_at_checked(48)?;
         let expires_at = DateTime::from_timestamp(i64::from_be_bytes(expires.try_into().ok()?), 0)?;
         let id = |from: usize| Uuid::from_slice(ids.get(from..from + 16)?).ok();
         let token = StreamToken {
             tenant_id: TenantId::from_uuid(id(0)?),
             key_id: Some(id(16)?).filter(|id| !id.is_nil()).map(KeyId::from_uuid),
-            call_id: CallId::from_uuid(id(32)?),
+            target: target(id(32)?),
             expires_at,
         };
         (now < expires_at).then_some(token)
@@ -122,7 +159,7 @@ mod tests {
         StreamToken {
             tenant_id: TenantId::from_uuid(Uuid::from_u128(1)),
             key_id: Some(KeyId::from_uuid(Uuid::from_u128(2))),
-            call_id: CallId::from_uuid(Uuid::from_u128(3)),
+            target: Target::Call(CallId::from_uuid(Uuid::from_u128(3))),
             expires_at: DateTime::from_timestamp(1_000, 0).expect("in range"),
         }
     }
@@ -152,6 +189,15 @@ mod tests {
             signer().read_stream_token(&signer().stream_token(&without_key), at(999)),
             Some(without_key)
         );
+    }
+
+    #[test]
+    fn a_link_to_an_artifact_is_none_to_a_call() {
+        let target = Target::Artifact(ArtifactId::from_uuid(Uuid::from_u128(3)));
+        let link = StreamToken { target, ..token() };
+        let sealed = signer().stream_token(&link);
+        assert_ne!(sealed, signer().stream_token(&token()));
+        assert_eq!(signer().read_stream_token(&sealed, at(999)), Some(link));
     }
 
     proptest! {

@@ -39,6 +39,10 @@ scopes! {
     CallsRead = "calls:read";
     /// Submit and cancel calls.
     CallsWrite = "calls:write";
+    /// See and download artifacts.
+    ArtifactsRead = "artifacts:read";
+    /// Delete artifacts.
+    ArtifactsWrite = "artifacts:write";
     /// See the catalogue.
     ToolsRead = "tools:read";
     /// See the tenant's policy and explain it.

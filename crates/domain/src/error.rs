@@ -109,6 +109,8 @@ codes! {
     WorkerUnavailable = ("worker_unavailable", 503, true, "The worker of the session cannot be reached");
     /// The database does not answer.
     DatabaseUnavailable = ("database_unavailable", 503, true, "The database does not answer");
+    /// The object store that keeps artifacts does not answer.
+    StorageUnavailable = ("storage_unavailable", 503, true, "The object store does not answer");
     /// The process is shutting down.
     ShuttingDown = ("shutting_down", 503, true, "This process is shutting down");
     /// The request took too long to arrive or to be answered.
@@ -152,10 +154,20 @@ codes! {
     NothingToUndo = ("nothing_to_undo", 409, false, "There is nothing to undo");
     /// A directory that has entries, where an empty one is meant.
     NotEmpty = ("not_empty", 409, false, "The directory is not empty");
+    /// A document that is damaged, cut short, or not what it says it is.
+    InvalidDocument = ("invalid_document", 422, false, "The document cannot be read");
+    /// A document that needs a password.
+    EncryptedDocument = ("encrypted_document", 422, false, "The document is encrypted");
+    /// A document of a kind that cannot be read.
+    UnsupportedDocument = ("unsupported_document", 422, false, "Documents of this kind cannot be read");
+    /// The sandbox's image lacks a program or library that the tool needs.
+    ImageLacks = ("image_lacks", 422, false, "The sandbox's image lacks what this needs");
     /// The file is larger than the tool handles.
     FileTooLarge = ("file_too_large", 413, false, "The file is too large for this tool");
     /// The workspace's disk is full.
     NoSpace = ("no_space", 507, false, "The workspace is full");
+    /// No such artifact in this session.
+    ArtifactNotFound = ("artifact_not_found", 404, false, "There is no such artifact");
     /// No such shell in this session.
     ShellNotFound = ("shell_not_found", 404, false, "There is no such shell");
     /// No such call in this session.

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{CallEnded, CallError, CallId, CallResult, CallStatus, CallUsage, ShellId};
+use crate::{ArtifactFacts, CallEnded, CallError, CallId, CallResult, CallStatus, CallUsage, ShellId};
 
 /// Which of a command's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -98,6 +98,12 @@ pub enum EventBody {
         /// The shell.
         shell_id: ShellId,
     },
+    /// It made a file that is kept. After a takeover the same artifact may be told of twice.
+    #[serde(rename = "artifact.created")]
+    ArtifactCreated {
+        /// The artifact.
+        artifact: ArtifactFacts,
+    },
     /// It is over; always the last event.
     #[serde(rename = "call.ended")]
     Ended {
@@ -141,6 +147,7 @@ impl EventBody {
             Self::Output(_) => "call.output",
             Self::Progress { .. } => "call.progress",
             Self::ShellStarted { .. } => "shell.started",
+            Self::ArtifactCreated { .. } => "artifact.created",
             Self::Ended { .. } => "call.ended",
         }
     }
@@ -175,6 +182,7 @@ impl Event {
             | EventBody::Started { .. }
             | EventBody::Progress { .. }
             | EventBody::ShellStarted { .. }
+            | EventBody::ArtifactCreated { .. }
             | EventBody::Ended { .. } => {
                 if let Ok(Value::Object(fields)) = serde_json::to_value(&self.body) {
                     wire.extend(fields.into_iter().filter(|(name, _)| name != "type"));

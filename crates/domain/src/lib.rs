@@ -3,6 +3,7 @@
 //! This room knows no I/O, no async runtime, no HTTP and no SQL; every other room may use it.
 
 pub mod access;
+pub mod artifact;
 pub mod call;
 pub mod code_context;
 pub mod dispatch;
@@ -19,6 +20,7 @@ pub mod trace;
 pub mod usage;
 
 pub use access::{OperatorContext, Principal, Scope, TenantContext, TenantStatus};
+pub use artifact::{Artifact, ArtifactFacts, ArtifactKind};
 pub use call::{
     Call, CallEnded, CallError, CallResult, CallStatus, CallUsage, ContentBlock, Effect, EndReason,
     QueuePlace, Truncation,

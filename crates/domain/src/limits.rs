@@ -141,3 +141,19 @@ pub const CPU_HOURS_PER_DAY: f64 = 24_000.0;
 pub const USAGE_DAYS: u32 = 92;
 /// Period of a question about usage when the caller does not say, in days.
 pub const USAGE_DAYS_DEFAULT: u32 = 30;
+/// Largest artifact, in bytes: what a worker may have to hold on its disk while it hashes it.
+pub const ARTIFACT_BYTES: u64 = 256 * 1024 * 1024;
+/// Content of an artifact that is held in memory before it goes to a temporary file, in bytes.
+pub const ARTIFACT_MEMORY_BYTES: usize = 4 * 1024 * 1024;
+/// Longest name of an artifact, in characters.
+pub const ARTIFACT_NAME_CHARS: usize = 255;
+/// Picture in a result that is also kept in the call's row, in bytes; a larger one is in its artifact alone.
+pub const INLINE_IMAGE_BYTES: usize = 256 * 1024;
+/// How long the end of a call waits for the object store to take what the call leaves, in seconds.
+pub const ARTIFACT_WAIT_S: u64 = 60;
+/// Age from which content that no artifact has is removed from the object store, in seconds. Far longer than an upload takes.
+pub const ARTIFACT_SWEEP_S: u32 = 3_600;
+/// Life of a download link when the caller does not say, in seconds.
+pub const ARTIFACT_LINK_S_DEFAULT: u32 = 3_600;
+/// Longest life of a download link, in seconds (a week).
+pub const ARTIFACT_LINK_S: u32 = 7 * 86_400;

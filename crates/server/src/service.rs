@@ -96,7 +96,7 @@ impl Service {
             }
             None => None,
         };
-        let store = wiring::store(config, &registry).await?;
+        let store = wiring::service_store(config, &registry).await?;
         wiring::schema(config, &store).await?;
         let catalog = Arc::new(Catalog::standard());
         let worker = match parts {

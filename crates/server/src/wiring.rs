@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use api::{ApiConfig, StreamConfig};
 use prometheus::Registry;
-use store::{AuditKeys, DatabaseConfig, HostCapacity, Retention, Store};
+use store::{AuditKeys, DatabaseConfig, HostCapacity, Objects, ObjectsConfig, Retention, S3Config, Store};
 use worker::{Capacity, OnShutdown, WorkerConfig};
 
 use crate::config::Config;
@@ -23,11 +23,24 @@ pub fn database_url(config: &Config) -> Result<&str> {
     })
 }
 
-/// A connected store.
+/// A connected store for a command, which has no business with the bytes of artifacts.
 ///
 /// # Errors
 /// When the database is not configured or does not answer.
 pub async fn store(config: &Config, registry: &Registry) -> Result<Store> {
+    connect(config, registry, Objects::in_memory()).await
+}
+
+/// A connected store for a service.
+///
+/// # Errors
+/// When the database or the object store is not configured, or the database does not answer.
+pub async fn service_store(config: &Config, registry: &Registry) -> Result<Store> {
+    let objects = Objects::open(&objects_config(config)?).context("cannot open artifacts.store")?;
+    connect(config, registry, objects).await
+}
+
+async fn connect(config: &Config, registry: &Registry, objects: Objects) -> Result<Store> {
     let url = database_url(config)?;
     let pepper = config.keys.pepper.as_ref().ok_or_else(|| {
         anyhow!("keys.pepper is not set (hint: make one with `openssl rand -hex 32`; every process needs the same)")
@@ -35,6 +48,7 @@ pub async fn store(config: &Config, registry: &Registry) -> Result<Store> {
     let mut database = DatabaseConfig::new(url, pepper.expose());
     database.max_connections = config.database.max_connections;
     database.timeout = Duration::from_millis(config.database.timeout_ms);
+    database.objects = objects;
     let audit = &config.audit;
     database.audit = [&audit.previous_signing_key, &audit.signing_key]
         .into_iter()
@@ -45,6 +59,31 @@ pub async fn store(config: &Config, registry: &Registry) -> Result<Store> {
     Store::connect(&database, registry)
         .await
         .context("cannot connect to the database (hint: is it running, and is database.url right?)")
+}
+
+fn objects_config(config: &Config) -> Result<ObjectsConfig> {
+    let artifacts = &config.artifacts;
+    let Some(bucket) = artifacts.store.strip_prefix("s3://") else {
+        let folder = artifacts.store.strip_prefix("file://").unwrap_or(&artifacts.store);
+        if folder.contains("://") || !folder.starts_with('/') {
+            return Err(anyhow!(
+                "artifacts.store is neither a folder nor a bucket (hint: /folder or s3://bucket/prefix)"
+            ));
+        }
+        return Ok(ObjectsConfig::Folder(folder.into()));
+    };
+    let (bucket, prefix) = bucket.split_once('/').unwrap_or((bucket, ""));
+    if bucket.is_empty() {
+        return Err(anyhow!("artifacts.store names no bucket (hint: s3://bucket/prefix)"));
+    }
+    Ok(ObjectsConfig::S3(S3Config {
+        bucket: bucket.to_owned(),
+        prefix: prefix.to_owned(),
+        region: artifacts.s3_region.clone(),
+        endpoint: artifacts.s3_endpoint.clone(),
+        access_key_id: artifacts.s3_access_key_id.clone(),
+        secret_access_key: artifacts.s3_secret_access_key.as_ref().map(|secret| secret.expose().to_owned()),
+    }))
 }
 
 /// Brings the schema up to date, or refuses an old one, as configured.
@@ -129,6 +168,7 @@ pub fn worker_config(config: &Config, internal_address: Option<String>) -> Resul
             events_days: config.retention.events_days,
             calls_days: config.retention.calls_days,
         },
+        artifacts_days: config.retention.artifacts_days,
         on_shutdown: if worker.end_sessions_at_exit {
             OnShutdown::EndSessions
         } else {

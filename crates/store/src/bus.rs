@@ -287,6 +287,7 @@ fn weight(events: &[Event]) -> usize {
             | EventBody::Started { .. }
             | EventBody::Progress { .. }
             | EventBody::ShellStarted { .. }
+            | EventBody::ArtifactCreated { .. }
             | EventBody::Ended { .. } => 0,
         })
         .sum()

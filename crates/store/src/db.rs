@@ -286,6 +286,7 @@ impl Metrics {
             StoreError::Unavailable { .. } => "unavailable",
             StoreError::Unstorable { .. } => "unstorable",
             StoreError::Internal { .. } => "internal",
+            StoreError::Storage { .. } => "storage",
             StoreError::Stale { .. } | StoreError::NotFound { .. } | StoreError::Conflict { .. } => {
                 return error;
             }

@@ -14,6 +14,15 @@ pub enum StoreError {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// The object store does not answer, or refuses. Try again later.
+    #[error("{operation}: the object store does not answer")]
+    Storage {
+        /// Which operation.
+        operation: &'static str,
+        /// What it said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The holder of a fence has been superseded (a later attempt, another worker, a terminal status, a later
     /// epoch, a lost lease). Nothing was written. It must stop acting.
     #[error("{operation}: somebody else has taken over")]

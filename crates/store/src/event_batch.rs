@@ -219,6 +219,7 @@ fn output(event: &EventBody) -> Option<&domain::event::OutputPiece> {
         | EventBody::Started { .. }
         | EventBody::Progress { .. }
         | EventBody::ShellStarted { .. }
+        | EventBody::ArtifactCreated { .. }
         | EventBody::Ended { .. } => None,
     }
 }

@@ -6,6 +6,7 @@
 mod activity;
 mod admission;
 mod admit_batch;
+mod artifacts;
 mod audit;
 mod auth;
 mod bus;
@@ -29,6 +30,8 @@ mod maintenance;
 mod metrics;
 mod migrate;
 mod notify;
+mod object_http;
+mod objects;
 mod output;
 mod ownership;
 mod page;
@@ -61,6 +64,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 pub use admission::{Admission, AdmitSession, Admitted, CallDecision, NewCall};
+pub use artifacts::{ArtifactFilter, NewArtifact};
 pub use audit::{
     AuditEntry, AuditFilter, AuditHead, AuditKeys, AuditReport, AuditRow, AuditSeal, Finding, Sealed,
 };
@@ -80,6 +84,7 @@ pub use idempotency::Idempotency;
 pub use keys::{ApiKey, NewKey, Rotation};
 pub use maintenance::{Counts, Dropped, Retention};
 pub use migrate::MigrationReport;
+pub use objects::{Draft, ObjectStoreError, Objects, ObjectsConfig, S3Config, Sealed as SealedDraft};
 pub use output::{DurableOutput, OutputOwner, OutputRange};
 pub use ownership::{SessionFence, SessionWish};
 pub use page::{Listed, Page};
@@ -122,10 +127,12 @@ pub struct DatabaseConfig {
     pub pepper: Vec<u8>,
     /// Keys of the audit trail's signed heads, the same in every process that seals or verifies.
     pub audit: AuditKeys,
+    /// Where the bytes of artifacts are, the same for every process.
+    pub objects: Objects,
 }
 
 impl DatabaseConfig {
-    /// Defaults for everything else; the audit trail's key comes from the pepper.
+    /// Defaults for everything else (artifacts in memory); the audit trail's key comes from the pepper.
     #[must_use]
     pub fn new(url: impl Into<String>, pepper: impl Into<Vec<u8>>) -> Self {
         let pepper = pepper.into();
@@ -134,6 +141,7 @@ impl DatabaseConfig {
             audit: AuditKeys::of_pepper(&pepper),
             max_connections: 16,
             writer_lanes: 2,
+            objects: Objects::in_memory(),
             timeout: Duration::from_secs(4),
             pepper,
         }
@@ -172,6 +180,7 @@ struct Inner {
     stored: StoredMemory,
     pepper: Pepper,
     audit_keys: AuditKeys,
+    objects: Objects,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -224,6 +233,7 @@ impl Store {
             stored: StoredMemory::default(),
             pepper,
             audit_keys: config.audit.clone(),
+            objects: config.objects.clone(),
             stop,
             tasks,
         };
@@ -245,6 +255,11 @@ impl Store {
     #[must_use]
     pub fn bus(&self) -> &Bus {
         &self.inner.bus
+    }
+
+    /// The bytes of artifacts.
+    pub(crate) fn objects(&self) -> &Objects {
+        &self.inner.objects
     }
 
     /// Writes what waits, then closes every connection.

@@ -140,7 +140,7 @@ impl Metrics {
         for (counters, labels) in [
             (&self.batches, &["committed", "split", "retried", "unavailable"][..]),
             (&self.writes, &["admit", "append", "finish"]),
-            (&self.errors, &["unavailable", "internal", "unstorable"]),
+            (&self.errors, &["unavailable", "internal", "unstorable", "storage"]),
             (&self.auth_refusals, &["malformed", "unknown", "revoked", "expired", "tenant_suspended"]),
             (&self.events, EventBody::KINDS),
         ] {

@@ -18,13 +18,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (5, "watch", include_str!("../../../migrations/0005_watch.sql")),
     (6, "capacity", include_str!("../../../migrations/0006_capacity.sql")),
     (8, "shells", include_str!("../../../migrations/0008_shells.sql")),
-<<<<<<< HEAD
+    (9, "code", include_str!("../../../migrations/0009_code.sql")),
+    (10, "files", include_str!("../../../migrations/0010_files.sql")),
     (16, "hosts", include_str!("../../../migrations/0016_hosts.sql")),
     (18, "terminals", include_str!("../../../migrations/0018_terminals.sql")),
     (26, "restore", include_str!("../../../migrations/0026_restore.sql")),
-=======
-    (9, "code", include_str!("../../../migrations/0009_code.sql")),
->>>>>>> e1e3b0a (Run code in contexts, show rich results, install packages, run JavaScript, tests and linters)
 ];
 
 /// Texts of all migrations.

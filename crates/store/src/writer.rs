@@ -399,6 +399,9 @@ fn again(error: &StoreError) -> StoreError {
         StoreError::NotFound { operation } => StoreError::NotFound { operation },
         StoreError::Conflict { operation, message } => StoreError::Conflict { operation, message },
         StoreError::Unstorable { operation, field } => StoreError::Unstorable { operation, field },
+        StoreError::Storage { operation, source } => {
+            StoreError::Storage { operation, source: source.to_string().into() }
+        }
         StoreError::Internal { operation, source } => {
             StoreError::Internal { operation, source: source.to_string().into() }
         }

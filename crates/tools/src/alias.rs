@@ -164,6 +164,8 @@ pub enum PresetValue {
     Flag(bool),
     /// A number.
     Number(u64),
+    /// A text.
+    Text(&'static str),
 }
 
 /// Another name of an argument.
@@ -355,6 +357,7 @@ impl Translated {
         let value = match preset.value {
             PresetValue::Flag(flag) => flag.into(),
             PresetValue::Number(number) => number.into(),
+            PresetValue::Text(text) => text.into(),
         };
         self.arguments.insert(preset.field.to_owned(), value);
     }

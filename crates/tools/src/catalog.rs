@@ -10,7 +10,7 @@ use crate::admission::{self, AdmitError, Admitted};
 use crate::alias::{Alias, ArgumentAlias, Dialect};
 use crate::erased::{Erased, Of};
 use crate::{Context, Descriptor, Finished, Spec, ToolError};
-use crate::{code, docs, files, shell};
+use crate::{artifacts, code, docs, files, shell};
 
 /// One line per tool, in the order in which they are listed.
 fn standard() -> Vec<Box<dyn Erased>> {
@@ -26,6 +26,7 @@ fn standard() -> Vec<Box<dyn Erased>> {
         Box::new(Of(code::run_lint::RunLint)),
         Box::new(Of(code::run_tests::RunTests)),
         Box::new(Of(files::read_file::ReadFile)),
+        Box::new(Of(files::read_document::ReadDocument)),
         Box::new(Of(files::write_file::WriteFile)),
         Box::new(Of(files::edit_file::EditFile)),
         Box::new(Of(files::str_replace_editor::StrReplaceEditor)),
@@ -35,6 +36,9 @@ fn standard() -> Vec<Box<dyn Erased>> {
         Box::new(Of(files::grep::Grep)),
         Box::new(Of(files::delete_file::DeleteFile)),
         Box::new(Of(files::delete_directory::DeleteDirectory)),
+        Box::new(Of(artifacts::save_artifact::SaveArtifact)),
+        Box::new(Of(artifacts::load_artifact::LoadArtifact)),
+        Box::new(Of(artifacts::list_artifacts::ListArtifacts)),
     ]
 }
 

@@ -161,6 +161,7 @@ fn other_names(text: &mut String, aliases: &[Alias], arguments: &[ArgumentAlias]
             let value = match preset.value {
                 PresetValue::Flag(flag) => flag.to_string(),
                 PresetValue::Number(number) => number.to_string(),
+                PresetValue::Text(text) => text.to_owned(),
             };
             differs.push(format!("`{}` is {value} by default", preset.field));
         }

@@ -4,6 +4,7 @@
 
 mod admission;
 pub mod alias;
+mod artifacts;
 pub mod catalog;
 mod clean;
 mod code;

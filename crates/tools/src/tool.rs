@@ -95,6 +95,8 @@ pub struct Context {
     pub contexts: Arc<dyn port::Contexts>,
     /// What the session remembers of its files.
     pub records: Arc<dyn port::Records>,
+    /// The session's artifacts.
+    pub artifacts: Arc<dyn port::Artifacts>,
     /// The call's events.
     pub events: Arc<dyn port::Events>,
 }

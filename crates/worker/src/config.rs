@@ -21,6 +21,8 @@ pub struct WorkerConfig {
     pub policy: Policy,
     /// How long events, output and calls are kept.
     pub retention: store::Retention,
+    /// Days that artifacts are kept; 0 for ever.
+    pub artifacts_days: u32,
     /// What becomes of sessions when the process stops.
     pub on_shutdown: OnShutdown,
     /// What this host has for sessions.

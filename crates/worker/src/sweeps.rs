@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::limits::ARTIFACT_SWEEP_S;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::claims::give_back;
@@ -24,6 +25,8 @@ pub(crate) enum Sweep {
     IdempotencyKeys,
     RemovedSandboxes,
     EndedFiles,
+    OldArtifacts,
+    UnwantedObjects,
     LostHosts,
     SurplusSlots,
     Limits,
@@ -33,7 +36,7 @@ pub(crate) enum Sweep {
 }
 
 impl Sweep {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::AuditSeal,
         Self::Usage,
         Self::Ends,
@@ -42,6 +45,8 @@ impl Sweep {
         Self::IdempotencyKeys,
         Self::RemovedSandboxes,
         Self::EndedFiles,
+        Self::OldArtifacts,
+        Self::UnwantedObjects,
         Self::LostHosts,
         Self::SurplusSlots,
         Self::Limits,
@@ -60,6 +65,8 @@ impl Sweep {
             Self::IdempotencyKeys => "idempotency_keys",
             Self::RemovedSandboxes => "removed_sandboxes",
             Self::EndedFiles => "ended_files",
+            Self::OldArtifacts => "old_artifacts",
+            Self::UnwantedObjects => "unwanted_objects",
             Self::LostHosts => "lost_hosts",
             Self::SurplusSlots => "surplus_slots",
             Self::Limits => "limits",
@@ -78,8 +85,10 @@ impl Sweep {
             Self::Limits => 5_000,
             Self::LostHosts | Self::SurplusSlots | Self::Counts => 10_000,
             Self::Journals => 60_000,
-            Self::IdempotencyKeys | Self::RemovedSandboxes | Self::EndedFiles => 600_000,
-            Self::Partitions | Self::Retention | Self::StoredBytes => 3_600_000,
+            Self::IdempotencyKeys | Self::RemovedSandboxes | Self::EndedFiles | Self::UnwantedObjects => {
+                600_000
+            }
+            Self::Partitions | Self::Retention | Self::StoredBytes | Self::OldArtifacts => 3_600_000,
         })
     }
 
@@ -102,6 +111,13 @@ impl Sweep {
             Self::IdempotencyKeys => drop(store.prune_idempotency().await?),
             Self::RemovedSandboxes => drop(store.prune_sandboxes().await?),
             Self::EndedFiles => drop(store.prune_files().await?),
+            Self::OldArtifacts => {
+                let dropped = store.drop_old_artifacts(tenure.core.config.artifacts_days).await?;
+                if dropped > 0 {
+                    tracing::info!(artifacts = dropped, "dropped old artifacts");
+                }
+            }
+            Self::UnwantedObjects => drop(store.sweep_artifact_objects(ARTIFACT_SWEEP_S).await?),
             Self::LostHosts => {
                 let ended = store.end_lost_hosts().await?;
                 if ended > 0 {

@@ -2,6 +2,7 @@
 
 mod access;
 mod architecture;
+mod artifacts;
 mod attacks;
 mod attacks_page;
 mod backup;
@@ -10,6 +11,7 @@ mod code;
 mod concurrency;
 mod dev;
 mod docs;
+mod documents;
 mod drain;
 mod faults;
 mod files;

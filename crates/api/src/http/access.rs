@@ -158,9 +158,9 @@ async fn admit(state: &ApiState, access: Access, parts: &Parts) -> Result<Admitt
             _ => return Err(access::unauthenticated().into()),
         },
     };
-    // A token is for one call: on the path of another it is none.
-    let bound = access::bound_call(state, &credential);
-    if bound.is_some_and(|call| !path.starts_with(&format!("/v1/calls/{call}/"))) {
+    // A token is for one thing: on the path of another it is none.
+    let bound = access::bound_to(state, &credential);
+    if bound.is_some_and(|target| !path.starts_with(&target.prefix())) {
         return Err(access::unauthenticated().into());
     }
     let authenticated = access::authenticate(state, &mut credential).await?;

@@ -11,7 +11,7 @@ use super::access::Tenant;
 use super::calls::not_acceptable;
 use super::extract::{Id, Params};
 use crate::problem::Problem;
-use crate::service::access::{Credential, bound_call};
+use crate::service::access::{Credential, bound_to};
 use crate::service::events;
 use crate::sse::{self, Asked, RESUMED_FROM};
 use crate::state::ApiState;
@@ -50,7 +50,7 @@ pub(crate) async fn get_events(
     params.take("token")?;
     let limit = params.parse::<u32>("limit", "must be a number from 1 to 100")?.unwrap_or(limits::PAGE_ITEMS);
     params.finish()?;
-    let signed = bound_call(&state, &credential).is_some();
+    let signed = bound_to(&state, &credential).is_some();
     let mut response = match form(&headers) {
         Form::Events => stream(&state, Asked { context, credential, method }, id, cursor).await?,
         Form::Json if (1..=limits::PAGE_ITEMS).contains(&limit) => {

@@ -10,11 +10,13 @@ mod accept;
 mod access;
 mod address;
 mod advice;
+mod artifacts;
 mod attach;
 mod audit;
 mod batches;
 mod calls;
 mod contexts;
+mod downloads;
 mod events;
 mod extract;
 mod health;
@@ -95,6 +97,10 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(contexts::get_context, contexts::delete_context))
         .routes(routes!(contexts::interrupt_context))
         .routes(routes!(contexts::restart_context))
+        .routes(routes!(artifacts::list_artifacts))
+        .routes(routes!(artifacts::get_artifact, artifacts::delete_artifact))
+        .routes(routes!(artifacts::get_artifact_content))
+        .routes(routes!(artifacts::create_artifact_link))
         .routes(routes!(tools::list_tools))
         .routes(routes!(tools::get_tool))
         .routes(routes!(tools::list_toolkits))

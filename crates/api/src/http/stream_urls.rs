@@ -11,7 +11,7 @@ use super::extract::{Id, IdempotencyKey, Input, Json};
 use crate::json::Checks;
 use crate::problem::Problem;
 use crate::service::access::Credential;
-use crate::signature::StreamToken;
+use crate::signature::{StreamToken, Target};
 use crate::state::ApiState;
 use crate::wire::stream_urls::{CreateStreamUrl, StreamUrl};
 
@@ -46,7 +46,7 @@ pub(crate) async fn create_stream_url(
     let token = StreamToken {
         tenant_id: context.tenant_id(),
         key_id: context.principal().key_id,
-        call_id,
+        target: Target::Call(call_id),
         // Never longer than the credential that makes it.
         expires_at: credential.until().map_or(expires_at, |until| until.min(expires_at)),
     };

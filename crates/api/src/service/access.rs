@@ -8,7 +8,7 @@ use store::{AuthRefusal, Authenticated, Keeper, StoreError};
 
 use super::rates;
 use crate::problem::Problem;
-use crate::signature::StreamToken;
+use crate::signature::{StreamToken, Target};
 use crate::state::ApiState;
 
 /// What a client showed. Its text is in no log.
@@ -120,12 +120,12 @@ pub(crate) async fn still_valid(state: &ApiState, credential: &Credential) -> bo
     matches!(refusal, None | Some(AuthRefusal::Store(_)))
 }
 
-/// The call that a credential is bound to, when it is a signed token.
-pub(crate) fn bound_call(state: &ApiState, credential: &Credential) -> Option<domain::CallId> {
+/// What a credential is good for, when it is a signed token.
+pub(crate) fn bound_to(state: &ApiState, credential: &Credential) -> Option<Target> {
     match &credential.presented {
         Presented::Key(_) | Presented::Jwt(_) => None,
         Presented::Token(token) => {
-            state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC).map(|token| token.call_id)
+            state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC).map(|token| token.target)
         }
     }
 }
@@ -155,15 +155,18 @@ async fn by_token(
     live_key(state, &token, address).await.map(Authenticated::Tenant)
 }
 
-/// The context of the key that made a token, as long as key and tenant are good. It may read calls and nothing else.
+/// The context of the key that made a token, as long as key and tenant are good. It may read what the token is for and nothing else.
 async fn live_key(
     state: &ApiState,
     token: &StreamToken,
     address: Option<IpAddr>,
 ) -> Result<TenantContext, AuthRefusal> {
     let principal = |name: String| Principal { key_id: token.key_id, name, address, issuer: None };
-    let reader =
-        |name| TenantContext::verified(token.tenant_id, principal(name), vec![Scope::CallsRead], Vec::new());
+    let scope = match token.target {
+        Target::Call(_) => Scope::CallsRead,
+        Target::Artifact(_) => Scope::ArtifactsRead,
+    };
+    let reader = |name| TenantContext::verified(token.tenant_id, principal(name), vec![scope], Vec::new());
     let name = match token.key_id {
         Some(id) => {
             let context = reader(String::new());
@@ -181,7 +184,7 @@ async fn live_key(
         }
         // Made with an issuer's token: the URL never holds for longer than that, and nor does what it opened.
         None if token.expires_at <= state.store.clock().now() => return Err(AuthRefusal::Expired),
-        None => "a stream URL".to_owned(),
+        None => "a signed URL".to_owned(),
     };
     if tenant_status(state, token.tenant_id).await? == TenantStatus::Suspended {
         return Err(AuthRefusal::TenantSuspended);

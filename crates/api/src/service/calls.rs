@@ -376,7 +376,8 @@ fn advance(call: &mut Call, event: &Event) -> bool {
         EventBody::Queued { .. }
         | EventBody::Output(_)
         | EventBody::Progress { .. }
-        | EventBody::ShellStarted { .. } => {}
+        | EventBody::ShellStarted { .. }
+        | EventBody::ArtifactCreated { .. } => {}
     }
     true
 }

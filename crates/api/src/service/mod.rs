@@ -1,6 +1,7 @@
 //! What can be asked of the service, whatever the face. Knows no HTTP: requests come as types, refusals go as [`crate::problem::Problem`].
 
 pub(crate) mod access;
+pub(crate) mod artifacts;
 pub(crate) mod calls;
 pub(crate) mod contexts;
 pub(crate) mod events;

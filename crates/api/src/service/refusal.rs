@@ -16,6 +16,13 @@ impl From<StoreError> for Problem {
                 );
                 Self::new(Code::DatabaseUnavailable, "The database does not answer at the moment. Try again.")
             }
+            StoreError::Storage { operation, ref source } => {
+                tracing::warn!(operation, error = %source, "the object store does not answer");
+                Self::new(
+                    Code::StorageUnavailable,
+                    "The object store does not answer. Try again in a moment.",
+                )
+            }
             StoreError::NotFound { .. } => Self::not_found(),
             StoreError::Conflict { message, .. } => {
                 Self::new(Code::Conflict, format!("{}.", capital(message)))

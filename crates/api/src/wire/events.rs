@@ -24,7 +24,7 @@ pub struct CallEvent {
     /// 1, 2, 3 … without a gap.
     #[schema(minimum = 1)]
     pub seq: u64,
-    /// What happened: `call.queued`, `call.started`, `call.output`, `call.progress`, `shell.started`, `call.ended`. More may come.
+    /// What happened: `call.queued`, `call.started`, `call.output`, `call.progress`, `shell.started`, `artifact.created`, `call.ended`. More may come.
     #[schema(rename = "type", examples("call.output"))]
     pub kind: String,
     /// The call.
@@ -58,6 +58,9 @@ pub struct CallEvent {
     /// `shell.started`: the command goes on as this shell.
     #[schema(nullable = false)]
     pub shell_id: Option<String>,
+    /// `artifact.created`: what was kept.
+    #[schema(nullable = false)]
+    pub artifact: Option<super::artifacts::ArtifactFacts>,
     /// `call.ended`: the terminal status.
     #[schema(nullable = false)]
     pub status: Option<CallStatus>,

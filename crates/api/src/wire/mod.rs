@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
 
+pub mod artifacts;
 pub mod audit;
 pub mod calls;
 pub mod contexts;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use domain::{Scope, TenantStatus};
 use serde_json::{Value, json};
 
-use crate::app::{App, ended_call};
+use crate::app::App;
+use crate::artifacts::kept;
 use crate::client::{Client, Reply};
 use crate::issuer::{Issuer, claims};
 
@@ -107,6 +108,7 @@ const OWNERS: &[(&str, Owner)] = &[
     ("session_id", Owner::Tenant),
     ("call_id", Owner::Tenant),
     ("shell_id", Owner::Tenant),
+    ("artifact_id", Owner::Tenant),
     ("key_id", Owner::Tenant),
     ("role", Owner::Name),
     ("tenant_id", Owner::Operators),
@@ -120,6 +122,7 @@ fn nowhere() -> BTreeMap<&'static str, String> {
         ("session_id", "sess"),
         ("call_id", "call"),
         ("shell_id", "shell"),
+        ("artifact_id", "art"),
         ("tenant_id", "ten"),
         ("key_id", "key"),
         ("host_id", "host"),
@@ -203,10 +206,14 @@ async fn what_is_another_tenants_looks_like_nothing() {
     let role = theirs.request("PUT", "/v1/roles/theirs").json(&json!({"scopes": ["calls:read"]}));
     theirs.send(role).await.expect(200);
     let key = theirs.post("/v1/keys", &json!({"name": "x"})).await.expect(201);
-    let call_id = ended_call(&app, &theirs, &[b"secret"]).await;
+    let running = app.running(&theirs).await;
+    let artifact_id = kept(&app, &running, "secret", b"secret").await;
+    let call_id = running.id();
+    running.finish().await;
     let session_id = theirs.get(&format!("/v1/calls/{call_id}")).await.expect(200)["session_id"].clone();
     let mut ids = nowhere();
     ids.insert("call_id", call_id);
+    ids.insert("artifact_id", artifact_id);
     ids.insert("session_id", session_id.as_str().expect("an id").to_owned());
     ids.insert("tenant_id", theirs_id.to_string());
     ids.insert("key_id", key["id"].as_str().expect("an id").to_owned());
@@ -225,7 +232,7 @@ async fn what_is_another_tenants_looks_like_nothing() {
     let roles = theirs.get("/v1/roles").await.expect(200);
     assert_eq!(roles["data"][4]["scopes"], json!(["calls:read"]), "theirs is as it was");
     assert!(theirs.with_key(key["key"].as_str().expect("a key")).get("/v1/me").await.status == 200);
-    for list in ["/v1/sessions", "/v1/calls"] {
+    for list in ["/v1/sessions", "/v1/calls", "/v1/artifacts"] {
         assert_eq!(ours.get(list).await.expect(200)["data"], json!([]));
     }
     let after = json!({"tool": "bash", "arguments": {"command": "true"}, "after": ids["call_id"]});

@@ -1,6 +1,7 @@
 //! The room as its users meet it: over HTTP, with a real Postgres and a tiny worker.
 
 mod app;
+mod artifacts;
 mod audit;
 mod auth;
 mod bad_input;

@@ -47,6 +47,8 @@ pub struct Config {
     pub sandbox: sandbox::Config,
     /// The installation's layer of policy.
     pub policy: Policy,
+    /// Files kept beyond sandboxes.
+    pub artifacts: ArtifactsConfig,
     /// How long things are kept.
     pub retention: RetentionConfig,
     /// What the process says.
@@ -181,6 +183,34 @@ pub struct StreamUrlConfig {
     pub signing_key: Option<Secret>,
 }
 
+/// Files kept beyond sandboxes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ArtifactsConfig {
+    /// A folder, or a bucket as `s3://bucket/prefix`.
+    pub store: String,
+    /// Region of the bucket.
+    pub s3_region: Option<String>,
+    /// Address of the service that has the bucket.
+    pub s3_endpoint: Option<String>,
+    /// Access key of the bucket.
+    pub s3_access_key_id: Option<String>,
+    /// Its secret.
+    pub s3_secret_access_key: Option<Secret>,
+}
+
+impl Default for ArtifactsConfig {
+    fn default() -> Self {
+        Self {
+            store: "/var/lib/toolhost/artifacts".to_owned(),
+            s3_region: None,
+            s3_endpoint: None,
+            s3_access_key_id: None,
+            s3_secret_access_key: None,
+        }
+    }
+}
+
 /// The audit trail.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -263,11 +293,13 @@ pub struct RetentionConfig {
     pub events_days: u32,
     /// Calls and their results, in days.
     pub calls_days: u32,
+    /// Days that artifacts are kept; 0 for ever.
+    pub artifacts_days: u32,
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        Self { output_days: 7, events_days: 7, calls_days: 30 }
+        Self { output_days: 7, events_days: 7, calls_days: 30, artifacts_days: 90 }
     }
 }
 

@@ -130,6 +130,20 @@ pub const SETTINGS: &[Setting] = &[
         "The secret that signed before, so that its heads stay good while `audit.signing_key` is changed.",
     ),
     text(
+        "artifacts.store",
+        "Where the bytes of artifacts are, the same for every process: a folder (shared, when there are several machines), or a bucket as `s3://bucket/prefix`. `toolhost dev` uses a folder beneath its own.",
+    ),
+    text(
+        "artifacts.s3_region",
+        "Region of the bucket. The usual `AWS_…` variables are read for what is not set here.",
+    ),
+    text(
+        "artifacts.s3_endpoint",
+        "Address of a service that speaks S3, such as `https://minio.internal:9000`. Amazon's when left out.",
+    ),
+    text("artifacts.s3_access_key_id", "Access key of the bucket."),
+    secret("artifacts.s3_secret_access_key", "Secret of that access key."),
+    text(
         "worker.installation",
         "Name of the installation, part of the name and labels of every container: two installations that share an engine need two names.",
     ),
@@ -253,6 +267,10 @@ pub const SETTINGS: &[Setting] = &[
     value("retention.output_days", "How long output is kept; at most as long as events."),
     value("retention.events_days", "How long events are kept; whoever asks later gets 410 and the result."),
     value("retention.calls_days", "How long calls and their results are kept."),
+    value(
+        "retention.artifacts_days",
+        "How long artifacts are kept, whatever becomes of their sessions and calls; 0 for ever.",
+    ),
     text(
         "log.format",
         "`pretty`, `json`, or `auto`: pretty on a terminal, else JSON. Arguments and outputs of calls are never logged.",
@@ -278,6 +296,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("jwt", "Tokens (JWT) of issuers that this installation trusts; see [security.md](security.md#tokens)."),
     ("stream_url", "Signed stream URLs, for clients that cannot send headers."),
     ("audit", "The audit trail, which is chained and signed."),
+    ("artifacts", "Files that calls keep beyond their sandboxes."),
     ("worker", "What a process that runs calls does."),
     (
         "capacity",

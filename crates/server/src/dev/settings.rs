@@ -42,6 +42,9 @@ pub(super) fn apply(config: &mut Config, arguments: &DevArgs, place: &Place) -> 
     if config.sandbox.state_dir == defaults.sandbox.state_dir {
         config.sandbox.state_dir = place.join("sandboxes");
     }
+    if config.artifacts.store == defaults.artifacts.store {
+        config.artifacts.store = place.join("artifacts").display().to_string();
+    }
     config.sandbox.agent_path = agent::find(&config.sandbox.agent_path)?;
     config.worker.end_sessions_at_exit = true;
     Ok(())

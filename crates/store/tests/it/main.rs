@@ -1,6 +1,7 @@
 //! The store against a real Postgres, through its public doors.
 
 mod access;
+mod artifacts;
 mod audit;
 mod calls;
 mod faults;

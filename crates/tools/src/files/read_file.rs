@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use domain::{Code, Effect, Truncation, limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, renamed};
 use crate::file_text::{self, Lines};
@@ -73,7 +74,7 @@ impl Tool for ReadFile {
     const SPEC: Spec = Spec {
         name: "read_file",
         aliases: &[
-            Alias::new("Read", Dialect::OpenCowork),
+            Alias::new("Read", Dialect::OpenCowork).otherwise_when(is_document, "read_document"),
             Alias::new("readFile", Dialect::Mycoder)
                 .arguments(&[renamed("range", "byte_range"), renamed("maxSize", "max_chars")]),
             Alias::new("ReadFileTool", Dialect::CoworkForge).success("Successfully read the file"),
@@ -157,6 +158,15 @@ async fn remember(cx: &Context, place: &SandboxPath, file: &FileContent) -> Resu
         modified_ms: Some(file.stat.modified_ms),
     };
     cx.records.remember_file(place, known).await
+}
+
+/// Open CoWork's `Read` takes documents too.
+fn is_document(arguments: &Value) -> bool {
+    let path = ["file_path", "path"].iter().find_map(|name| arguments.get(name)?.as_str());
+    let ending = path.and_then(|path| path.rsplit_once('.')).map(|(_, ending)| ending.to_ascii_lowercase());
+    let documents =
+        ["pdf", "docx", "xlsx", "pptx", "ipynb", "png", "jpg", "jpeg", "gif", "webp", "bmp", "tiff"];
+    ending.is_some_and(|ending| documents.contains(&ending.as_str()))
 }
 
 const TRUNCATED: &[ArgumentAlias] = &[ArgumentAlias {

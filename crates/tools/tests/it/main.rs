@@ -3,6 +3,7 @@
 
 mod admission;
 mod aliases;
+mod artifacts;
 mod catalog;
 mod changes;
 mod code;

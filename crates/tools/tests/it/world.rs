@@ -9,13 +9,16 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use chrono::DateTime;
 use domain::event::OutputPiece;
-use domain::{CallId, Code, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantId};
+use domain::{
+    Artifact, ArtifactId, CallId, Code, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantId,
+};
 use sha2::{Digest, Sha256};
 use tools::port::{
-    Before, Captured, Command, CommandEnd, CommandOutcome, ContextEnd, ContextRun, Contexts, EntryKind,
-    Events, FileContent, FileRemoval, FileStat, FileWrite, FileWritten, FilesRemoved, GlobQuery, Globbed,
-    GrepQuery, Grepped, KnownFile, ListQuery, Listing, OutputPart, Outputs, Records, Sandbox, SandboxPath,
-    ShellInput, ShellOutput, Shells, Undoable, WriteMode,
+    ArtifactDraft, ArtifactQuery, ArtifactRef, ArtifactSource, Artifacts, Before, Captured, Command,
+    CommandEnd, CommandOutcome, ContextEnd, ContextRun, Contexts, EntryKind, Events, FileContent,
+    FileRemoval, FileStat, FileWrite, FileWritten, FilesRemoved, GlobQuery, Globbed, GrepQuery, Grepped,
+    KnownFile, ListQuery, Listing, OutputPart, Outputs, Records, Sandbox, SandboxPath, ShellInput,
+    ShellOutput, Shells, Undoable, WriteMode,
 };
 use tools::{Catalog, Context, Finished, ToolError};
 use uuid::Uuid;
@@ -46,6 +49,7 @@ pub struct World {
     pub inputs: Mutex<Vec<ShellInput>>,
     pub kills: Mutex<Vec<Duration>>,
     pub waits: Mutex<Vec<(u64, Duration)>>,
+    pub artifacts: Mutex<Vec<(Artifact, Bytes)>>,
 }
 
 pub const SHELL: ShellId = ShellId::from_uuid(Uuid::from_u128(7));
@@ -95,6 +99,7 @@ impl World {
             outputs: self.clone(),
             contexts: self.clone(),
             records: self.clone(),
+            artifacts: self.clone(),
             events: self.clone(),
         }
     }
@@ -394,6 +399,74 @@ impl Outputs for World {
 impl Contexts for World {
     async fn run(&self, _run: ContextRun) -> Result<ContextEnd, ToolError> {
         self.contexts.lock().expect("no test panicked").pop_front().expect("a context's end")
+    }
+}
+
+#[async_trait]
+impl Artifacts for World {
+    async fn save(&self, draft: ArtifactDraft) -> Result<Artifact, ToolError> {
+        let content = match &draft.content {
+            ArtifactSource::Bytes(bytes) => bytes.clone(),
+            ArtifactSource::File(path) => {
+                let files = self.files.lock().unwrap();
+                files
+                    .get(&place(path))
+                    .map(|bytes| Bytes::from(bytes.clone()))
+                    .ok_or_else(|| missing(Code::PathNotFound))?
+            }
+        };
+        let mut artifacts = self.artifacts.lock().unwrap();
+        let versions = artifacts.iter().filter(|(known, _)| known.name == draft.name).count();
+        let artifact = Artifact {
+            id: ArtifactId::from_uuid(Uuid::from_u128(100 + artifacts.len() as u128)),
+            tenant_id: TenantId::from_uuid(Uuid::from_u128(3)),
+            session_id: SessionId::from_uuid(Uuid::from_u128(2)),
+            call_id: CallId::from_uuid(Uuid::from_u128(1)),
+            name: draft.name,
+            version: versions as u32 + 1,
+            kind: draft.kind,
+            mime_type: draft.mime_type,
+            size_bytes: content.len() as u64,
+            sha256: sha256(&content),
+            metadata: draft.metadata,
+            created_at: DateTime::UNIX_EPOCH,
+        };
+        artifacts.push((artifact.clone(), content));
+        Ok(artifact)
+    }
+
+    async fn find(&self, which: &ArtifactRef) -> Result<Artifact, ToolError> {
+        let artifacts = self.artifacts.lock().unwrap();
+        let found = artifacts.iter().rev().find(|(known, _)| match which {
+            ArtifactRef::Id(id) => known.id == *id,
+            ArtifactRef::Named { name, version } => {
+                known.name == *name && version.is_none_or(|version| known.version == version)
+            }
+        });
+        found.map(|(artifact, _)| artifact.clone()).ok_or_else(|| missing(Code::ArtifactNotFound))
+    }
+
+    async fn read(&self, artifact: &Artifact, offset: u64, max_bytes: u64) -> Result<Bytes, ToolError> {
+        let artifacts = self.artifacts.lock().unwrap();
+        let (_, content) = artifacts.iter().find(|(known, _)| known.id == artifact.id).unwrap();
+        let from = (offset as usize).min(content.len());
+        Ok(content.slice(from..content.len().min(from.saturating_add(max_bytes as usize))))
+    }
+
+    async fn list(&self, query: ArtifactQuery) -> Result<(Vec<Artifact>, bool), ToolError> {
+        let artifacts = self.artifacts.lock().unwrap();
+        let newest = |artifact: &Artifact| {
+            !artifacts
+                .iter()
+                .any(|(known, _)| known.name == artifact.name && known.version > artifact.version)
+        };
+        let found = artifacts.iter().rev().map(|(artifact, _)| artifact);
+        let found: Vec<_> = found
+            .filter(|artifact| !query.latest_only || newest(artifact))
+            .filter(|artifact| query.kind.is_none_or(|kind| artifact.kind == kind))
+            .cloned()
+            .collect();
+        Ok((found.iter().take(query.limit as usize).cloned().collect(), found.len() > query.limit as usize))
     }
 }
 

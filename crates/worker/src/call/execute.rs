@@ -12,6 +12,7 @@ use serde_json::Map;
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
+use super::keep;
 use super::outcome::{Cause, Circumstances, Execution, Report, report};
 use super::{CallLog, Consumption, RunningCall, Start};
 use crate::metrics::tool_label;
@@ -120,7 +121,7 @@ impl Facts {
 /// Runs the tool, again where nothing can have happened twice, and decides what becomes of the call.
 pub(super) async fn execute(facts: &Arc<Facts>) -> Report {
     for runs in 0.. {
-        let execution = run_once(facts, runs).await;
+        let execution = kept(facts, run_once(facts, runs).await).await;
         match report(execution, facts.circumstances(runs)) {
             Report::RunAgain => {
                 facts.log.end_output(None);
@@ -155,6 +156,7 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         outputs: ports.clone(),
         contexts: ports.clone(),
         records: ports.clone(),
+        artifacts: ports.clone(),
         events: ports,
     };
     let arguments = facts.call.arguments.clone();
@@ -179,6 +181,21 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
             }
             Execution::Unanswered
         }
+    }
+}
+
+/// What the call leaves that is to outlive its result: long output and pictures become artifacts.
+async fn kept(facts: &Facts, execution: Execution) -> Execution {
+    match execution {
+        Execution::Returned(mut finished) => {
+            keep::artifacts(facts, &mut finished.result).await;
+            Execution::Returned(finished)
+        }
+        Execution::Refused(_)
+        | Execution::Panicked
+        | Execution::Unanswered
+        | Execution::SandboxGone(_)
+        | Execution::Abandoned => execution,
     }
 }
 

@@ -268,6 +268,7 @@ fn end_of_output(event: &EventBody) -> Option<u64> {
         | EventBody::Started { .. }
         | EventBody::Progress { .. }
         | EventBody::ShellStarted { .. }
+        | EventBody::ArtifactCreated { .. }
         | EventBody::Ended { .. } => None,
     }
 }

@@ -7,6 +7,7 @@
 //! the worker has no right to write it any more and leaves no trace.
 
 mod execute;
+mod keep;
 mod log;
 mod outcome;
 
@@ -30,6 +31,7 @@ use crate::tenure::{Tenure, Unwritten};
 
 pub(crate) use execute::Facts;
 use execute::execute;
+pub(crate) use keep::{NotKept, is_storage, keep};
 pub(crate) use log::CallLog;
 pub(crate) use outcome::Cause;
 use outcome::Report;

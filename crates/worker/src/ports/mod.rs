@@ -7,6 +7,7 @@
 //! a tool must ask for the same things in the same order, and that a verb here must take its number before anything
 //! can fail.
 
+mod artifacts;
 mod background;
 mod command;
 pub(crate) mod contexts;
