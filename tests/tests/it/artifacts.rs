@@ -56,7 +56,16 @@ async fn what_a_call_keeps_outlives_its_session() {
         let short = run("bash", json!({"command": "seq 1 10"})).await?;
         ensure!(short["result"]["truncated"].is_null(), "{short:#}");
 
-        client.delete(&format!("/v1/sessions/{session}")).await?.expect(200)?;
+        client.delete(&format!("/v1/sessions/{session}")).await?.expect(202)?;
+        let gone = async {
+            while client.get(&format!("/v1/sessions/{session}")).await?.expect(200)?["status"] != "ended" {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(60), gone)
+            .await
+            .context("the session ends")??;
         let about = client.get(&format!("/v1/artifacts/{whole}")).await?.expect(200)?;
         ensure!(about["kind"] == "output" && about["size_bytes"] == 1_288_895 + 5, "{about:#}");
         let listed =
