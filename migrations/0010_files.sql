@@ -15,6 +15,26 @@ CREATE TABLE artifact_objects (
 );
 CREATE INDEX artifact_objects_by_age ON artifact_objects (touched_at);
 
+-- What they take counts as stored, once for each content. At the end of the transaction, so that a sweep that waits for the
+-- object store holds up nobody who stores.
+CREATE FUNCTION artifact_objects_are_counted() RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO stored_bytes (tenant_id, kind, day, bytes)
+        VALUES (NEW.tenant_id, 'artifacts', DATE 'epoch', NEW.size_bytes)
+        ON CONFLICT (tenant_id, kind, day) DO UPDATE SET bytes = stored_bytes.bytes + excluded.bytes;
+    ELSE
+        UPDATE stored_bytes SET bytes = greatest(bytes - OLD.size_bytes, 0)
+        WHERE tenant_id = OLD.tenant_id AND kind = 'artifacts' AND day = DATE 'epoch';
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE CONSTRAINT TRIGGER artifact_objects_are_counted AFTER INSERT OR DELETE ON artifact_objects
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION artifact_objects_are_counted();
+
 -- No reference to the session or the call: an artifact outlives both.
 CREATE TABLE artifacts (
     id uuid PRIMARY KEY,

@@ -270,20 +270,6 @@ impl Store {
         conn.end().await
     }
 
-    /// Bytes that a tenant's artifacts take in the object store; the same content counts once.
-    pub async fn artifact_bytes(&self, tenant: TenantId) -> Result<u64> {
-        const OPERATION: &str = "sum artifacts";
-        let mut conn = self.db().system(OPERATION).await?;
-        let row = conn
-            .one(
-                sqlx::query("SELECT coalesce(sum(size_bytes), 0)::bigint AS bytes FROM artifact_objects WHERE tenant_id = $1")
-                    .bind(tenant.uuid()),
-            )
-            .await?;
-        conn.end().await?;
-        read_found(OPERATION, Some(row), |row| row.try_get::<i64, _>("bytes").map(unsigned))
-    }
-
     /// Deletes artifacts that are older than so many days; 0 keeps them for ever. Returns how many.
     pub async fn drop_old_artifacts(&self, days: u32) -> Result<u64> {
         if days == 0 {

@@ -52,6 +52,10 @@ async fn content(store: &Store, artifact: &Artifact, range: std::ops::Range<u64>
     Ok(pieces.concat())
 }
 
+async fn stored(store: &Store, context: &TenantContext) -> Result<u64> {
+    Ok(store.tenant_use(context).await?.stored_bytes)
+}
+
 async fn session(store: &Store, name: &str) -> Result<(TenantContext, SessionFence)> {
     let context = tenant(store, name).await?;
     let session = running_session(store, &context, worker(store).await?).await?;
@@ -82,7 +86,7 @@ async fn bytes_come_and_go(objects: Objects) -> Result<()> {
         &large,
     )
     .await?;
-    assert_eq!(store.artifact_bytes(ours.tenant_id()).await?, 20_000_000, "the same content is stored once");
+    assert_eq!(stored(&store, &ours).await?, 20_000_000, "the same content is stored once");
     let empty = keep(&store, &ours, &fence, &new("c", "empty"), b"").await?;
     assert!(content(&store, &empty, 0..0).await?.is_empty());
 
@@ -91,6 +95,7 @@ async fn bytes_come_and_go(objects: Objects) -> Result<()> {
     store.delete_artifact(&ours, again.id).await?;
     assert_eq!(store.sweep_artifact_objects(3_600).await?, 0, "too young: somebody may be about to keep it");
     assert_eq!(store.sweep_artifact_objects(0).await?, 1);
+    assert_eq!(stored(&store, &ours).await?, 0, "what is swept is not stored");
     assert!(matches!(content(&store, &again, 0..1).await, Err(error) if error.is::<StoreError>()));
     assert_eq!(content(&store, &foreign, 0..20_000_000).await?, large, "another tenant's is its own");
     let anew = keep(&store, &ours, &fence, &new("d", "anew"), &large).await?;
