@@ -239,10 +239,11 @@ async fn what_code_leaves_behind_reaches_no_other_interpreter() {
             }
         }
         // Programs that code starts have 0, 1 and 2 only, in either kind.
-        let descriptors = "import subprocess\nprint(subprocess.run(['sh', '-c', 'cd /proc/$$/fd; echo *'], capture_output=True, close_fds=False, text=True).stdout)";
+        let descriptors = "import os, subprocess\nchild = subprocess.Popen(['cat'], stdin=subprocess.PIPE, close_fds=False)\n\
+            print(sorted(os.listdir(f'/proc/{child.pid}/fd')))\nchild.stdin.close()\nchild.wait()";
         for arguments in [json!({"code": descriptors}), json!({"code": descriptors, "context": "clean"})] {
             let call = client.run(&session, "python_execute", arguments).await?;
-            ensure!(structured(&call, "stdout") == "0 1 2\n\n", "{call:#}");
+            ensure!(structured(&call, "stdout") == "['0', '1', '2']\n", "{call:#}");
         }
         Ok(())
     })

@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::report::{Raised, Report};
 use crate::alias::{Alias, Dialect, Unit, refused, renamed, timeout};
+use crate::code_report::{Raised, Report};
 use crate::command::{self, Ran};
 use crate::port::{Background, Command, CommandOutcome, Program};
 use crate::{

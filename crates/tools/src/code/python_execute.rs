@@ -14,10 +14,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::packages::{self, PACKAGES};
-use super::report::{Raised, Report};
 use crate::alias::{Alias, ArgumentAlias, Dialect, Target, Unit, refused, renamed, timeout};
+use crate::code_report::{Raised, Report};
 use crate::command::{self, Ran};
+use crate::packages::{self, PACKAGES};
 use crate::port::{
     Background, Captured, Command, CommandEnd, CommandOutcome, ContextEnd, ContextRef, ContextRun, Program,
 };

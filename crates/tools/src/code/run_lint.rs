@@ -5,9 +5,9 @@ use domain::{Effect, limits};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::check::{self, Checked};
-use super::findings::{self, Finding};
 use crate::alias::{Alias, Dialect, Unit, renamed, timeout};
+use crate::code_check::{self, Checked};
+use crate::findings::{self, Finding};
 use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput};
 
 pub(crate) struct RunLint;
@@ -65,15 +65,15 @@ impl Tool for RunLint {
         default_timeout_ms: 300_000,
         max_timeout_ms: limits::TIMEOUT_MS,
     };
-    type Input = check::Input;
+    type Input = code_check::Input;
     type Output = Output;
 
-    fn check(&self, input: &check::Input) -> Vec<ArgumentProblem> {
+    fn check(&self, input: &code_check::Input) -> Vec<ArgumentProblem> {
         input.problems()
     }
 
-    async fn run(&self, cx: &Context, input: check::Input) -> Result<ToolOutput<Output>, ToolError> {
-        let (mut shown, text) = check::run(cx, "run_lint", DETECT, input).await?;
+    async fn run(&self, cx: &Context, input: code_check::Input) -> Result<ToolOutput<Output>, ToolError> {
+        let (mut shown, text) = code_check::run(cx, "run_lint", DETECT, input).await?;
         let (total, findings) = findings::parse(&text);
         let success = shown.exit_code == Some(0) && total == 0;
         shown.output.push_str(&format!("\n[{total} found]"));

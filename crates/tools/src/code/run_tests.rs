@@ -5,9 +5,9 @@ use domain::{Effect, limits};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::check::{self, Checked};
-use super::test_counts::{self, Counts};
 use crate::alias::{Alias, Dialect, Unit, renamed, timeout};
+use crate::code_check::{self, Checked};
+use crate::test_counts::{self, Counts};
 use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput};
 
 pub(crate) struct RunTests;
@@ -65,15 +65,15 @@ impl Tool for RunTests {
         default_timeout_ms: 300_000,
         max_timeout_ms: limits::TIMEOUT_MS,
     };
-    type Input = check::Input;
+    type Input = code_check::Input;
     type Output = Output;
 
-    fn check(&self, input: &check::Input) -> Vec<ArgumentProblem> {
+    fn check(&self, input: &code_check::Input) -> Vec<ArgumentProblem> {
         input.problems()
     }
 
-    async fn run(&self, cx: &Context, input: check::Input) -> Result<ToolOutput<Output>, ToolError> {
-        let (shown, text) = check::run(cx, "run_tests", DETECT, input).await?;
+    async fn run(&self, cx: &Context, input: code_check::Input) -> Result<ToolOutput<Output>, ToolError> {
+        let (shown, text) = code_check::run(cx, "run_tests", DETECT, input).await?;
         let counts = test_counts::parse(&text);
         let parsed = counts.is_some();
         let counts = counts.unwrap_or_default();

@@ -50,7 +50,7 @@ static PYTEST: LazyLock<Regex> =
 static PYTEST_NONE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^=* ?no tests ran in "));
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"(\d+) ([a-z]+)"));
 static PYTEST_NAME: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?m)^(?:FAILED|ERROR) (\S+(?:\[[^\]\n]*\])?)"));
+    LazyLock::new(|| regex(r"(?m)^(?:FAILED|ERROR) ([^\s\[]+(?:\[[^\]\n]*\])?)"));
 static UNITTEST: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?m)^Ran (\d+) tests? in [0-9.]+s\n\n(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?"));
 static UNITTEST_PART: LazyLock<Regex> = LazyLock::new(|| regex(r"([a-z ]+)=(\d+)"));

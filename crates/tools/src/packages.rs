@@ -23,7 +23,7 @@ pub(crate) const PACKAGES: usize = 32;
 pub(crate) const REQUIREMENT_CHARS: usize = 200;
 /// Where the image keeps its wheels.
 const WHEELS: &str = "/opt/toolhost/wheels";
-const INSTALL: &str = include_str!("install.py");
+const INSTALL: &str = include_str!("code/install.py");
 /// Bytes of uv's words that an error repeats.
 const SAID_BYTES: usize = 2_000;
 
