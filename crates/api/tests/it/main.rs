@@ -24,4 +24,3 @@ mod streams;
 mod tokens;
 mod tool_results;
 mod usage;
-mod usage;
