@@ -57,6 +57,7 @@ pub(crate) async fn run(
 ) -> Result<(ToolOutput<Checked>, String), ToolError> {
     let script = input.command.clone().unwrap_or_else(|| format!("{FUNCTIONS}{detect}"));
     let given = Command {
+        terminal: None,
         program: Program::Shell(script),
         cwd: command::cwd(tool, input.path.as_deref())?,
         env: BTreeMap::new(),

@@ -62,6 +62,7 @@ pub(crate) async fn install(cx: &Context, packages: &[String]) -> Result<(), Too
     let request = json!({"packages": packages, "names": names, "wheels": WHEELS});
     let argv = ["python3", "-X", "utf8", "-c", INSTALL].map(str::to_owned).to_vec();
     let command = Command {
+        terminal: None,
         program: Program::Argv { argv, script: Some(request.to_string()) },
         cwd: path::WORKSPACE.to_owned(),
         env: BTreeMap::new(),

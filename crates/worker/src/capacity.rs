@@ -81,6 +81,7 @@ mod tests {
             sessions: 1,
             policy: domain::policy::Policy::default(),
             retention: store::Retention::default(),
+            artifacts_days: 90,
             on_shutdown: crate::OnShutdown::EndSessions,
             capacity: crate::Capacity { host, pool_share: 0.25 },
             sandbox: sandbox::Config { pool, ..sandbox::Config::default() },

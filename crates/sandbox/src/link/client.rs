@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use protocol::{
     AgentStatus, ExecRequest, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped,
     KillRequest, ListRequest, Listing, OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, REPORT_BYTES,
-    ReadRequest, RemoveRequest, Removed, Reply, Request, StdinWritten, TerminalSize, WORKSPACE_DIR, WriteRequest,
+    ReadRequest, RemoveRequest, Removed, Reply, Request, StdinWritten, TerminalSize, WORKSPACE_DIR,
+    WriteRequest,
 };
 use tokio::time::timeout;
 

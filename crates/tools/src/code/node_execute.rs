@@ -128,6 +128,7 @@ impl Tool for NodeExecute {
         ]);
         let argv = ["node", "-e", NODE].map(str::to_owned).to_vec();
         let command = Command {
+            terminal: None,
             program: Program::Interpreter { argv, request },
             cwd: command::cwd("node_execute", input.cwd.as_deref())?,
             env: input.env,

@@ -133,6 +133,7 @@ impl Tool for ReadDocument {
         // -I: nothing of the session's own folders or environment takes the place of a library.
         let argv = ["python3", "-X", "utf8", "-I", "-c", SCRIPT].into_iter().map(str::to_owned);
         let command = Command {
+            terminal: None,
             program: Program::Argv { argv: argv.chain([ask.to_string()]).collect(), script: None },
             cwd: path::WORKSPACE.to_owned(),
             env: BTreeMap::new(),

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use domain::Code;
 use domain::limits::KILL_GRACE_MS;
 use sandbox::protocol::{
-    self, ExecAttached, ExecExit, ExecLimits, ExecSpec, KillRequest, OperationKey, Role, StdinMode, TerminalSize,
+    self, ExecAttached, ExecExit, ExecLimits, ExecSpec, KillRequest, OperationKey, Role, StdinMode,
+    TerminalSize,
 };
 use serde_json::{Map, Value};
 use tokio::time::Instant;

@@ -127,6 +127,7 @@ impl CallPorts {
         context.interpreter = interpreter;
         context.generation = Some(generation);
         let command = Command {
+            terminal: None,
             program: tools::port::Program::Argv { argv: run.argv.clone(), script: None },
             cwd: context.cwd.clone(),
             env: context.env.clone(),
@@ -152,6 +153,7 @@ impl CallPorts {
         let null_stdin = run.stdin.is_none();
         let script = request_text(run.request.clone(), run.cwd.as_deref(), &run.env, null_stdin);
         let command = Command {
+            terminal: None,
             program: tools::port::Program::Argv { argv: Vec::new(), script: None },
             cwd: "/".to_owned(),
             env: run.env.clone(),
