@@ -157,6 +157,10 @@ impl Process {
         let deadline = Instant::now() + LIMIT;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait()? {
+                // Its last words may still be in the pipes. What outlives it can hold those open.
+                while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(2)) {
+                    self.said.push(line);
+                }
                 return Ok(status);
             }
             std::thread::sleep(Duration::from_millis(20));

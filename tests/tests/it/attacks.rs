@@ -156,7 +156,7 @@ export PATH=/workspace:$PATH BASH_ENV=/workspace/.bashrc LD_PRELOAD=/workspace/e
 alias ls='echo hijacked'; ls() { echo hijacked; }; export -f ls
 ( echo /workspace/evil.so > /etc/ld.so.preload ) 2>/dev/null && echo OPEN preload
 for f in /proc/1/exe /.toolhost/agent /bin/bash /usr/bin/python3 /etc/passwd; do ( echo x > $f ) 2>/dev/null && echo OPEN $f; done
-command ls -d /.toolhost/* 2>/dev/null | grep -q . && echo OPEN agent
+/bin/ls -d /.toolhost/* 2>/dev/null | grep -q . && echo OPEN agent
 echo tried"#;
         let tried = printed(&client, session, hijacks).await?;
         ensure!(tried == "tried\n", "{tried}");

@@ -48,7 +48,8 @@ async fn the_kill_switch_ends_what_runs_and_closes_streams_until_it_is_lifted() 
         let ended = client.get(&format!("/v1/sessions/{session}")).await?.expect(200)?;
         ensure!(ended["ended"]["reason"] == "tenant_suspended", "{ended:#}");
         let ended = client.call(&call).await?;
-        ensure!(ended["ended"]["reason"] == "session_ended", "{ended:#}");
+        ensure!(ended["status"] == "cancelled", "{ended:#}");
+        ensure!(ended["ended"]["evidence"]["cause"] == "tenant_suspended", "{ended:#}");
         let session = client.session(json!({})).await?;
         ensure!(client.bash(&session, "echo back").await?["status"] == "succeeded");
         Ok(())

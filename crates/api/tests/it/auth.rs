@@ -108,12 +108,15 @@ const OWNERS: &[(&str, Owner)] = &[
     ("session_id", Owner::Tenant),
     ("call_id", Owner::Tenant),
     ("shell_id", Owner::Tenant),
+    ("context_id", Owner::Tenant),
     ("artifact_id", Owner::Tenant),
     ("key_id", Owner::Tenant),
     ("role", Owner::Name),
     ("tenant_id", Owner::Operators),
+    ("host_id", Owner::Operators),
     ("name", Owner::Everybody),
     ("code", Owner::Everybody),
+    ("file", Owner::Everybody),
 ];
 
 fn nowhere() -> BTreeMap<&'static str, String> {
@@ -122,6 +125,7 @@ fn nowhere() -> BTreeMap<&'static str, String> {
         ("session_id", "sess"),
         ("call_id", "call"),
         ("shell_id", "shell"),
+        ("context_id", "ctx"),
         ("artifact_id", "art"),
         ("tenant_id", "ten"),
         ("key_id", "key"),
@@ -130,7 +134,8 @@ fn nowhere() -> BTreeMap<&'static str, String> {
     .into_iter()
     .map(|(name, prefix)| (name, format!("{prefix}_{id}")))
     .chain(
-        [("name", "bash"), ("code", "not_found"), ("role", "theirs")].map(|(name, id)| (name, id.to_owned())),
+        [("name", "bash"), ("code", "not_found"), ("file", "docs.css"), ("role", "theirs")]
+            .map(|(name, id)| (name, id.to_owned())),
     )
     .collect()
 }

@@ -36,7 +36,7 @@ async fn hosts_are_listed_cordoned_drained_and_opened() {
     admin
         .post(&format!("{path}/drain"), &json!({"within_s": 9_999_999}))
         .await
-        .problem(422, "invalid_arguments");
+        .problem(422, "limit_exceeded");
     let opened = admin.post(&format!("{path}/uncordon"), &json!({})).await.expect(200);
     assert_eq!((&opened["schedule"], &opened["drain_by_at"]), (&json!("open"), &Value::Null));
 }

@@ -300,7 +300,10 @@ def _toolhost():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         executions = 0
         while True:
-            message, descriptors, _, _ = socket.recv_fds(control, 1, 5, socket.MSG_CMSG_CLOEXEC)
+            message, descriptors, _, _ = socket.recv_fds(control, 1, 5)
+            # Python 3.11 drops the flag that would do this: children of the code must not get them.
+            for number in descriptors:
+                os.set_inheritable(number, False)
             if not message or len(descriptors) != 5:
                 leave(0)
             executions += 1
