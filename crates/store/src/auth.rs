@@ -37,6 +37,7 @@ pub(crate) const REMEMBERED: usize = 10_000;
 const REFUSALS_RECORDED: u32 = 30;
 
 /// Who a valid credential speaks for.
+#[expect(clippy::large_enum_variant, reason = "made once a request and moved out of at once")]
 #[derive(Debug, Clone)]
 pub enum Authenticated {
     /// One tenant.

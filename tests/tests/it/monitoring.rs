@@ -165,7 +165,7 @@ fn rules_and_dashboard_name_only_metrics_and_labels_that_exist() {
             let family = families.iter().find(|family| {
                 let histogram = family.get_field_type() == MetricType::HISTOGRAM;
                 let parts = ["_bucket", "_sum", "_count"].map(|part| format!("{}{part}", family.name()));
-                if histogram { parts.iter().any(|part| *part == name) } else { family.name() == name }
+                if histogram { parts.contains(&name.to_string()) } else { family.name() == name }
             });
             let Some(family) = family else { panic!("there is no metric {name}: {expression}") };
             let known: BTreeSet<&str> =

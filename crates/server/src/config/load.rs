@@ -154,7 +154,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if !(0.0..=1.0).contains(&config.capacity.pool_share) {
         return problem("capacity.pool_share is a part, 0 to 1");
     }
-    if !(config.capacity.cpu_overcommit > 0.0) {
+    if !config.capacity.cpu_overcommit.is_finite() || config.capacity.cpu_overcommit <= 0.0 {
         return problem("capacity.cpu_overcommit must be above 0");
     }
     if let Some(pepper) = &config.keys.pepper

@@ -84,7 +84,7 @@ async fn every_end_is_counted_once_however_often_the_meter_is_killed() -> Result
     let database = TestDatabase::new().await?;
     let store = database.store().await?;
     let (context, other) = (tenant(&store, "acme").await?, tenant(&store, "other").await?);
-    some_history(&store, &context, &other).await?;
+    Box::pin(some_history(&store, &context, &other)).await?;
     while !matches!(store.seal_audit().await?, Sealed::Everything(0)) {}
     // Cut off at every point of a pass, also while it commits; two at a time.
     for n in 0..60 {
@@ -121,7 +121,7 @@ async fn a_crash_of_the_database_neither_loses_nor_doubles_what_was_used() -> Re
     let database = TestDatabase::private(store::testing::Durability::On).await?;
     let store = database.store().await?;
     let (context, other) = (tenant(&store, "acme").await?, tenant(&store, "other").await?);
-    some_history(&store, &context, &other).await?;
+    Box::pin(some_history(&store, &context, &other)).await?;
     while !matches!(store.seal_audit().await?, Sealed::Everything(0)) {}
     let metering = tokio::spawn({
         let store = store.clone();
