@@ -209,7 +209,7 @@ async fn require(
     Err(insufficient(scope))
 }
 
-fn insufficient(scope: Scope) -> Problem {
+pub(super) fn insufficient(scope: Scope) -> Problem {
     Problem::new(Code::InsufficientScope, format!("This operation needs the scope `{scope}`."))
         .with("required_scope", scope.as_str())
 }

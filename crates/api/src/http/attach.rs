@@ -16,16 +16,16 @@ use axum::response::Response;
 use bytes::Bytes;
 use domain::exchange::{Item, ShellOrder};
 use domain::limits::EXCHANGE_DATA_BYTES;
-use domain::{Code, SessionId, ShellId, TenantContext};
+use domain::{Code, Scope, SessionId, ShellId, TenantContext};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::access::Tenant;
+use super::access::{Tenant, insufficient};
 use super::events::cursor;
 use super::extract::{Ids, Params};
 use crate::problem::Problem;
@@ -42,6 +42,8 @@ const SILENCE: Duration = Duration::from_secs(45);
 const MESSAGE_BYTES: usize = 256 * 1024;
 /// Answers that wait for the client.
 const ANSWERS: usize = 16;
+/// Time to tell a client that its credential is refused, whatever it still has to read.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What a client may say, as text. A binary message is input as it stands.
 #[derive(Debug, Deserialize)]
@@ -81,6 +83,10 @@ pub(crate) async fn attach_shell(
 ) -> Result<Response, Problem> {
     let offset = cursor(&headers, &mut params, "since_offset", shells::parse_cursor)?.offset;
     params.finish()?;
+    if !context.has(Scope::CallsRead) {
+        // It shows what the command wrote.
+        return Err(insufficient(Scope::CallsRead));
+    }
     let watch = state.store.bus().subscribe_shell(id);
     let shell = shells::get(&state, &context, session_id, id).await?;
     shells::check_offset(&shell, offset)?;
@@ -122,14 +128,29 @@ impl Attachment {
         let (to_client, from_client) = socket.split();
         let (answers, told) = mpsc::channel(ANSWERS);
         let gone = CancellationToken::new();
-        let listening = self.listen(from_client, answers, gone.clone());
-        let speaking = self.speak(to_client, source, told);
+        let refused = CancellationToken::new();
+        let listening = self.listen(from_client, answers, gone.clone(), refused.clone());
+        let speaking = self.speak(to_client, source, told, &refused);
         tokio::select! {
             () = listening => {}
             () = speaking => {}
+            () = self.watch(&refused) => {}
         }
         gone.cancel();
         drop(permit);
+    }
+
+    /// Until the credential is valid no more. Apart from what is said and heard, so that a log that always goes on cannot outlive it.
+    async fn watch(&self, refused: &CancellationToken) {
+        let mut recheck = interval(self.state.config.streams.recheck);
+        recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            recheck.tick().await;
+            if !access::still_valid(&self.state, &self.credential).await {
+                refused.cancel();
+                return sleep(LAST_WORD).await;
+            }
+        }
     }
 
     /// What the client says, one after the other, until it goes away or is silent for too long.
@@ -138,11 +159,15 @@ impl Attachment {
         mut from_client: SplitStream<WebSocket>,
         answers: mpsc::Sender<Value>,
         gone: CancellationToken,
+        refused: CancellationToken,
     ) {
         let mut line = None;
         while let Ok(Some(Ok(message))) = timeout(SILENCE, from_client.next()).await {
             if gone.is_cancelled() {
                 return;
+            }
+            if refused.is_cancelled() {
+                continue;
             }
             let items = match message {
                 Message::Text(text) => items_of(text.as_str()),
@@ -194,6 +219,7 @@ impl Attachment {
         mut to_client: SplitSink<WebSocket, Message>,
         mut source: ShellSource,
         mut told: mpsc::Receiver<Value>,
+        refused: &CancellationToken,
     ) {
         let stall = self.state.config.streams.stall;
         let begun = json!({"type": "attached", "shell_id": self.id, "session_id": self.session_id,
@@ -214,6 +240,17 @@ impl Attachment {
             }
             if is_over {
                 return;
+            }
+            if refused.is_cancelled() {
+                waiting.push(closing(Close::NoLongerAllowed, "credential"));
+                is_over = true;
+                continue;
+            }
+            if self.state.shutdown.is_cancelled() {
+                let data = json!({"type": "reconnect", "next_offset": source.position()});
+                waiting = vec![Message::text(data.to_string()), closing(Close::Restart, "restart")];
+                is_over = true;
+                continue;
             }
             if look {
                 look = false;
@@ -238,22 +275,14 @@ impl Attachment {
             let poll_at = Instant::now() + self.state.streams.poll_interval();
             tokio::select! {
                 biased;
-                () = self.state.shutdown.cancelled() => {
-                    let data = json!({"type": "reconnect", "next_offset": source.position()});
-                    let _ = timeout(stall, to_client.send(Message::text(data.to_string()))).await;
-                    let _ = timeout(stall, to_client.send(closing(Close::Restart, "restart"))).await;
-                    return;
-                }
+                () = refused.cancelled() => {}
+                () = self.state.shutdown.cancelled() => {}
                 answer = told.recv() => match answer {
                     Some(answer) => waiting.push(Message::text(answer.to_string())),
                     None => return,
                 },
                 _ = source.changed() => look = true,
                 _ = recheck.tick() => {
-                    if !access::still_valid(&self.state, &self.credential).await {
-                        let _ = timeout(stall, to_client.send(closing(Close::NoLongerAllowed, "credential"))).await;
-                        return;
-                    }
                     self.state.store.session_in_use(self.session_id);
                     if Instant::now() >= ping_at {
                         ping_at = Instant::now() + PING;

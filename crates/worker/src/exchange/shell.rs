@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use domain::exchange::{ExchangeError, Item, Piece, ShellOrder, ShellTold};
 use domain::{Code, Shell, ShellId, ShellStatus};
-use sandbox::LinkError;
 use sandbox::protocol::{ErrorCode, KillRequest, OperationKey, TerminalSize};
+use sandbox::{AgentClient, LinkError};
 use store::StoreError;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
@@ -25,13 +25,9 @@ const FORGET_AFTER: u32 = 256;
 impl Exchange {
     pub(super) async fn shell(mut self, shell_id: ShellId) -> Result<(), ExchangeError> {
         let shell = self.find(shell_id).await?;
-        let mut speaker = Speaker { key: key_of(&shell), owner: owner(), writes: 0 };
-        let spoken = self.speak(&shell, &mut speaker).await;
-        let agent = self.serving.sandbox.agent();
-        if speaker.writes > 0 {
-            let _ = agent.forget(&speaker.owner).await;
-        }
-        spoken
+        let agent = self.serving.sandbox.agent().clone();
+        let mut speaker = Speaker { key: key_of(&shell), owner: owner(), writes: 0, agent };
+        self.speak(&shell, &mut speaker).await
     }
 
     async fn find(&self, shell_id: ShellId) -> Result<Shell, ExchangeError> {
@@ -144,6 +140,20 @@ struct Speaker {
     key: OperationKey,
     owner: String,
     writes: u32,
+    agent: AgentClient,
+}
+
+/// The agent's journal has room for so many writes. Whoever goes away does so by dropping what waits for it, so that nothing
+/// after the last write can be relied on to run.
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        if self.writes > 0 {
+            let (agent, owner) = (self.agent.clone(), std::mem::take(&mut self.owner));
+            tokio::spawn(async move {
+                let _ = agent.forget(&owner).await;
+            });
+        }
+    }
 }
 
 fn owner() -> String {
