@@ -17,19 +17,25 @@
 //! speaks in [`Hello`], the worker picks one in [`Welcome`] or closes. Fields are only ever added, with a
 //! default; an unknown request kind is answered with [`ErrorCode::Unsupported`].
 
+mod error;
+mod file;
 mod frame;
 mod message;
 mod tree;
 
+pub use error::{AgentError, ErrorCode};
+pub use file::{
+    DirEntry, EntryKind, FileRead, FileStat, FileWritten, ListRequest, Listing, ReadRequest, WriteMode,
+    WriteRequest,
+};
 pub use frame::{
     DecodeError, Decoder, Frame, FrameKind, HEADER_BYTES, MAX_FRAME_BYTES, StreamId, decode_data, encode,
     encode_data,
 };
 pub use message::{
-    AgentError, AgentStatus, DirEntry, EntryKind, ErrorCode, ExecAttached, ExecExit, ExecLimits, ExecRequest,
-    ExecSpec, FileRead, FileStat, FileWritten, Hello, KillRequest, ListRequest, Listing, OperationKey,
-    OperationState, OperationStatus, Output, Program, ReadRequest, Reply, Request, Role, StdinMode,
-    StdinWritten, StreamName, TerminalSize, Welcome, WriteMode, WriteRequest,
+    AgentStatus, ExecAttached, ExecExit, ExecLimits, ExecRequest, ExecSpec, Hello, KillRequest, OperationKey,
+    OperationState, OperationStatus, Output, Program, Reply, Request, Role, StdinMode, StdinWritten,
+    StreamName, TerminalSize, Welcome,
 };
 pub use tree::{
     GlobEntry, GlobRequest, GlobSort, Globbed, GrepFile, GrepLine, GrepMode, GrepRequest, Grepped,

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GlobRequest, Globbed, GrepRequest, Grepped, RemoveRequest, Removed};
+use crate::{
+    AgentError, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped, ListRequest,
+    Listing, ReadRequest, RemoveRequest, Removed, WriteRequest,
+};
 
 /// First message of a connection, from the agent.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -339,142 +342,6 @@ pub struct KillRequest {
     pub grace_ms: u64,
 }
 
-/// Read part of a regular file.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ReadRequest {
-    /// `/workspace` or `/tmp`.
-    pub root: String,
-    /// Path beneath the root.
-    pub path: String,
-    /// First byte.
-    pub offset: u64,
-    /// Most bytes to send.
-    pub max_bytes: u64,
-}
-
-/// Facts of a file that was read.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct FileRead {
-    /// Bytes sent.
-    pub sent_bytes: u64,
-    /// Size of the whole file.
-    pub stat: FileStat,
-    /// SHA-256 of the whole file in lower-case hex, when it was read from start to end.
-    pub sha256: Option<String>,
-}
-
-/// How a write treats what is there.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum WriteMode {
-    /// Replace or create.
-    Overwrite,
-    /// Add to the end, or create.
-    Append,
-    /// Fail when something is there.
-    CreateNew,
-}
-
-/// Write a file.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct WriteRequest {
-    /// This write's own key.
-    pub key: OperationKey,
-    /// `/workspace` or `/tmp`.
-    pub root: String,
-    /// Path beneath the root; missing parents are created.
-    pub path: String,
-    /// How to treat what is there.
-    pub mode: WriteMode,
-    /// Bytes that will follow.
-    pub size_bytes: u64,
-    /// Permission bits; `None` keeps those of a replaced file, or takes 0644.
-    #[serde(default)]
-    pub permissions: Option<u32>,
-    /// Fail with [`ErrorCode::Conflict`] unless the present content has this SHA-256 (lower-case hex).
-    #[serde(default)]
-    pub expected_sha256: Option<String>,
-}
-
-/// Facts of a file that was written.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct FileWritten {
-    /// Nothing was there before.
-    pub created: bool,
-    /// Size of the whole file now.
-    pub size_bytes: u64,
-    /// SHA-256 of the whole file now, lower-case hex.
-    pub sha256: String,
-    /// Permission bits now.
-    pub permissions: u32,
-}
-
-/// List a directory.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ListRequest {
-    /// `/workspace` or `/tmp`.
-    pub root: String,
-    /// Path beneath the root; empty for the root itself.
-    pub path: String,
-    /// 1 lists the directory alone.
-    pub max_depth: u32,
-    /// Include names that start with a dot.
-    pub include_hidden: bool,
-    /// Leave out what `.gitignore` files (and `node_modules`) exclude.
-    pub respect_ignore: bool,
-    /// Most entries to return.
-    pub limit: u32,
-}
-
-/// What a listing found, sorted by path.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
-pub struct Listing {
-    /// The entries, at most as many as asked for.
-    pub entries: Vec<DirEntry>,
-    /// Entries found in all, up to the agent's own limit.
-    pub total: u64,
-    /// There are more than were returned.
-    pub truncated: bool,
-}
-
-/// One entry.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct DirEntry {
-    /// Path beneath the listed directory. Bytes that are not UTF-8 are replaced.
-    pub path: String,
-    /// What it is.
-    pub kind: EntryKind,
-    /// Size in bytes (files only).
-    pub size_bytes: u64,
-}
-
-/// What an entry is. Links are not followed.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum EntryKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link.
-    Symlink,
-    /// A pipe, socket or device.
-    Other,
-}
-
-/// Facts of a path, links within the root followed.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct FileStat {
-    /// What it is.
-    pub kind: EntryKind,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Time of last change, milliseconds since 1970.
-    pub modified_ms: i64,
-    /// Permission bits.
-    pub permissions: u32,
-}
-
 /// A stdin write that was carried out.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct StdinWritten {
@@ -542,56 +409,6 @@ pub enum Reply {
     Done,
     /// It could not be done; the last reply on its stream.
     Error(AgentError),
-}
-
-/// Why a request could not be carried out.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct AgentError {
-    /// Which kind.
-    pub code: ErrorCode,
-    /// A sentence for people and models; never a path of the host.
-    pub message: String,
-}
-
-/// Kinds of [`AgentError`].
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorCode {
-    /// No such file, directory or operation.
-    NotFound,
-    /// The tool's uid may not.
-    PermissionDenied,
-    /// The path leaves its root, or goes through a link that does.
-    OutsideRoot,
-    /// A directory where a file is meant.
-    IsDirectory,
-    /// A file where a directory is meant.
-    NotDirectory,
-    /// Neither file nor directory (a pipe, socket or device).
-    NotRegular,
-    /// Something is there already.
-    Exists,
-    /// The content is not what the caller expected.
-    Conflict,
-    /// The disk or a quota is full.
-    NoSpace,
-    /// The path is malformed: NUL, too long, too many links.
-    InvalidPath,
-    /// A directory that has entries, where an empty one is meant.
-    NotEmpty,
-    /// A glob or a regular expression is malformed, or too large when compiled.
-    InvalidPattern,
-    /// The operation has ended.
-    Ended,
-    /// The command could not be started: no such program or working directory, or no process left.
-    StartFailed,
-    /// A limit of the agent itself: too many operations, too large a request.
-    LimitExceeded,
-    /// The agent does not know this request.
-    Unsupported,
-    /// Anything else the kernel said.
-    Io,
 }
 
 /// Which of a command's streams.

@@ -249,11 +249,12 @@ async fn a_new_connection_supersedes_and_the_old_one_s_streams_end() {
     // When it goes away, what was under way ends, and what is asked next waits for another.
     drop(second);
     assert!(matches!(next(&mut again).await, Err(LinkError::Disconnected)));
-    let waiting = tokio::spawn({
+    let mut waiting = tokio::spawn({
         let client = client.clone();
         async move { client.stat("/workspace", "").await }
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
+    assert!(early.is_err(), "it does not wait: {early:?}");
     let mut third = Agent::greeted(dir.path()).await;
     let (id, _) = third.request().await;
     third.reply(id, &stat()).await;

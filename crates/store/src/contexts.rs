@@ -3,20 +3,17 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    CallId, CodeContext, ContextId, ContextStatus, LostState, SessionId, TenantContext, TenantId, WorkerId,
-    limits,
+    CallId, CodeContext, ContextId, ContextStatus, LostState, SessionId, TenantContext, TenantId, limits,
 };
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
-use uuid::Uuid;
 
 use crate::bus::Hint;
-use crate::db::{Conn, read, read_found, signed};
-use crate::error::translate;
+use crate::db::{Conn, read, read_found};
 use crate::idempotency::{Seen, seen};
-use crate::json::{sanitised, storable};
-use crate::{AuditRow, Idempotency, Result, SessionFence, Store, StoreError};
+use crate::json::storable;
+use crate::{AuditRow, Idempotency, Result, Store, StoreError};
 
 /// What [`context`] reads, of the table or query named `c`, with its session `s`.
 macro_rules! context_columns {
@@ -38,6 +35,9 @@ macro_rules! insert_context {
          ON CONFLICT (session_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING id"
     };
 }
+
+// After the macros, which it uses.
+mod fenced;
 
 /// A context to be made.
 #[derive(Debug, Clone)]
@@ -282,232 +282,6 @@ impl Store {
         self.bus().hint(Hint::SessionChanged(session));
         Ok(())
     }
-
-    /// A context of the fence's session, for a call that runs in it. A name that is not there yet is made.
-    /// The call is the newest that came before it and has not ended, if there is one.
-    pub async fn context_for_call(
-        &self,
-        fence: &SessionFence,
-        name: &ContextName,
-        new: ContextId,
-        call: CallId,
-    ) -> Result<(CodeContext, Option<CallId>)> {
-        const OPERATION: &str = "find context";
-        let mut conn = self.db().system(OPERATION).await?;
-        let mut row = conn.optional(find(fence, name)).await?;
-        if let (None, ContextName::Name(text)) = (&row, name) {
-            let tenant = self.tenant_of(&mut conn, fence).await?;
-            let made = conn
-                .optional(
-                    sqlx::query(concat!(
-                        "WITH made AS (",
-                        insert_context!(),
-                        ") INSERT INTO audit_log (tenant_id, principal, action, target, allowed, details)
-                         SELECT $2, $9::text::jsonb, 'context.create', $10, true, '{}' FROM made RETURNING 1"
-                    ))
-                    .bind(fence.session_id.uuid())
-                    .bind(tenant)
-                    .bind(new.uuid())
-                    .bind(text)
-                    .bind(DEFAULT_CWD)
-                    .bind("{}")
-                    .bind("{}")
-                    .bind(i64::from(limits::SESSION_CONTEXTS))
-                    .bind(sanitised(OPERATION, &domain::Principal::system())?)
-                    .bind(new.to_string()),
-                )
-                .await?;
-            row = conn.optional(find(fence, name)).await?;
-            if made.is_none() && row.is_none() {
-                conn.end().await?;
-                let message = "the session has as many contexts as it may; delete one";
-                return Err(StoreError::Conflict { operation: OPERATION, message });
-            }
-        }
-        let Some(row) = row else {
-            conn.end().await?;
-            return Err(StoreError::NotFound { operation: OPERATION });
-        };
-        let found = context(&row).map_err(|error| translate(OPERATION, error))?;
-        let earlier = conn
-            .optional(
-                sqlx::query(
-                    "SELECT id FROM calls WHERE session_id = $1 AND id < $2 AND id >= $1
-                       AND status IN ('queued', 'starting', 'running') AND tool = 'python_execute'
-                       AND (arguments->>'context_id' = $3 OR arguments->>'context' = $4)
-                     ORDER BY id DESC LIMIT 1",
-                )
-                .bind(fence.session_id.uuid())
-                .bind(call.uuid())
-                .bind(found.id.to_string())
-                .bind(&found.name),
-            )
-            .await?;
-        conn.end().await?;
-        let earlier = earlier
-            .map(|row| row.try_get::<Uuid, _>("id"))
-            .transpose()
-            .map_err(|error| translate(OPERATION, error))?;
-        Ok((found, earlier.map(CallId::from_uuid)))
-    }
-
-    async fn tenant_of(&self, conn: &mut Conn, fence: &SessionFence) -> Result<Uuid> {
-        const OPERATION: &str = "find context";
-        let row = conn
-            .optional(
-                sqlx::query("SELECT tenant_id FROM sessions WHERE id = $1 AND worker_id = $2 AND epoch = $3")
-                    .bind(fence.session_id.uuid())
-                    .bind(fence.worker_id.uuid())
-                    .bind(signed(fence.epoch)),
-            )
-            .await?
-            .ok_or(StoreError::Stale { operation: OPERATION })?;
-        row.try_get("tenant_id").map_err(|error| translate(OPERATION, error))
-    }
-
-    /// An interpreter of the context is about to be started in a sandbox of the session.
-    pub async fn context_starting(
-        &self,
-        fence: &SessionFence,
-        id: ContextId,
-        interpreter: u32,
-        generation: u32,
-    ) -> Result<()> {
-        self.of_worker(
-            fence,
-            id,
-            "start context",
-            sqlx::query(
-                "UPDATE contexts c SET interpreter = $5, generation = $6 FROM sessions s
-                 WHERE s.id = $1 AND s.worker_id = $2 AND s.epoch = $3 AND c.session_id = s.id AND c.id = $4
-                   AND c.interpreter <= $5 RETURNING c.id",
-            ),
-            &[i64::from(interpreter), i64::from(generation)],
-            None,
-        )
-        .await
-    }
-
-    /// An interpreter of the context has ended, and its state with it. Only the first reason counts.
-    pub async fn context_lost(
-        &self,
-        fence: &SessionFence,
-        id: ContextId,
-        interpreter: u32,
-        reason: &str,
-    ) -> Result<()> {
-        self.of_worker(
-            fence,
-            id,
-            "lose context",
-            sqlx::query(
-                "UPDATE contexts c SET generation = NULL, lost_interpreter = $5,
-                     lost_reason = CASE WHEN c.lost_interpreter = $5 THEN c.lost_reason ELSE $7 END,
-                     lost_at = CASE WHEN c.lost_interpreter = $5 THEN c.lost_at ELSE clock_timestamp() END
-                 FROM sessions s
-                 WHERE s.id = $1 AND s.worker_id = $2 AND s.epoch = $3 AND c.session_id = s.id AND c.id = $4
-                   AND c.interpreter = $6 RETURNING c.id",
-            ),
-            &[i64::from(interpreter), i64::from(interpreter)],
-            Some(reason),
-        )
-        .await
-    }
-
-    /// What was asked of a context so far has been done.
-    pub async fn context_heeded(
-        &self,
-        fence: &SessionFence,
-        id: ContextId,
-        interrupts: u32,
-        restarts: u32,
-    ) -> Result<()> {
-        self.of_worker(
-            fence,
-            id,
-            "heed context",
-            sqlx::query(
-                "UPDATE contexts c SET interrupts_done = greatest(c.interrupts_done, $5),
-                     restarts_done = greatest(c.restarts_done, $6) FROM sessions s
-                 WHERE s.id = $1 AND s.worker_id = $2 AND s.epoch = $3 AND c.session_id = s.id AND c.id = $4
-                 RETURNING c.id",
-            ),
-            &[i64::from(interrupts), i64::from(restarts)],
-            None,
-        )
-        .await
-    }
-
-    async fn of_worker(
-        &self,
-        fence: &SessionFence,
-        id: ContextId,
-        operation: &'static str,
-        statement: crate::db::Statement<'_>,
-        numbers: &[i64],
-        text: Option<&str>,
-    ) -> Result<()> {
-        let mut statement = statement
-            .bind(fence.session_id.uuid())
-            .bind(fence.worker_id.uuid())
-            .bind(signed(fence.epoch))
-            .bind(id.uuid());
-        for number in numbers {
-            statement = statement.bind(i32::try_from(*number).unwrap_or(i32::MAX));
-        }
-        if let Some(text) = text {
-            statement = statement.bind(text.to_owned());
-        }
-        let mut conn = self.db().system(operation).await?;
-        let changed = conn.optional(statement).await?;
-        let owned = match changed {
-            Some(_) => true,
-            None => self.tenant_of(&mut conn, fence).await.is_ok(),
-        };
-        conn.end().await?;
-        // A row that has moved on is no loss of the session.
-        if owned { Ok(()) } else { Err(StoreError::Stale { operation }) }
-    }
-
-    /// Contexts of a worker's sessions of which something is asked, deleted ones included.
-    pub async fn contexts_wanting_change(&self, worker: WorkerId) -> Result<Vec<CodeContext>> {
-        const OPERATION: &str = "read wanting contexts";
-        let mut conn = self.db().system(OPERATION).await?;
-        let rows = conn
-            .all(
-                sqlx::query(concat!(
-                    "SELECT ",
-                    context_columns!(),
-                    " FROM contexts c JOIN sessions s ON s.id = c.session_id
-                     WHERE s.worker_id = $1 AND s.status <> 'ended'
-                       AND (c.interrupts > c.interrupts_done OR c.restarts > c.restarts_done
-                            OR (c.deleted_at IS NOT NULL AND c.generation IS NOT NULL))"
-                ))
-                .bind(worker.uuid()),
-            )
-            .await?;
-        conn.end().await?;
-        read(OPERATION, &rows, context)
-    }
-}
-
-fn find<'q>(fence: &SessionFence, name: &'q ContextName) -> crate::db::Statement<'q> {
-    let (id, text) = match name {
-        ContextName::Id(id) => (Some(id.uuid()), None),
-        ContextName::Name(name) => (None, Some(name.as_str())),
-    };
-    sqlx::query(concat!(
-        "SELECT ",
-        context_columns!(),
-        " FROM contexts c JOIN sessions s ON s.id = c.session_id
-         WHERE c.session_id = $1 AND s.worker_id = $2 AND s.epoch = $3 AND c.deleted_at IS NULL
-           AND (c.id = $4 OR c.name = $5)"
-    ))
-    .bind(fence.session_id.uuid())
-    .bind(fence.worker_id.uuid())
-    .bind(signed(fence.epoch))
-    .bind(id)
-    .bind(text)
 }
 
 /// Calls that run in contexts of a session: their ids, and how each names its context.

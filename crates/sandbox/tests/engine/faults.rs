@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use domain::{Resources, SizeClass};
 use protocol::ExecLimits;
-use sandbox::{AcquireRequest, GoneReason, LinkError, Sandbox, SandboxError, WorkspaceFate};
+use sandbox::{AcquireRequest, ExecEvent, GoneReason, LinkError, Sandbox, SandboxError, WorkspaceFate};
 
 use crate::RUNTIME;
 use crate::proxy::{Mode, Proxy};
@@ -23,12 +23,18 @@ async fn a_container_removed_behind_our_back_is_noticed() {
     let worker = rig.worker();
     let sandbox = worker.acquire(small()).await.unwrap();
     let agent = sandbox.agent().clone();
-    let running = tokio::spawn(async move { run_request(&agent, shell("sleep", "sleep 60")).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut sleeping = agent.exec(shell("sleep", "echo started; sleep 60")).await.unwrap();
+    while !matches!(sleeping.next().await.unwrap(), Some(ExecEvent::Output(_))) {}
     docker(&["rm", "-f", sandbox.container_id()]).unwrap();
     let gone = gone(&sandbox, Duration::from_secs(5)).await;
     assert_eq!(gone.reason, GoneReason::ContainerGone, "{gone:?}");
-    assert!(matches!(running.await.unwrap(), Err(LinkError::Disconnected | LinkError::Closed)));
+    let end = loop {
+        match sleeping.next().await {
+            Ok(Some(ExecEvent::Output(_))) => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(end, Err(LinkError::Disconnected | LinkError::Closed)), "{end:?}");
     assert!(matches!(sandbox.agent().status().await, Err(LinkError::Closed)));
     worker.release(&sandbox, WorkspaceFate::Remove);
     rig.finish(&[&worker]).await;

@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use domain::SizeClass;
-use protocol::{ErrorCode, ExecRequest, KillRequest, ListRequest, ReadRequest, WriteMode, WriteRequest};
+use protocol::{
+    ErrorCode, ExecRequest, KillRequest, ListRequest, OUTPUT_WINDOW_BYTES, ReadRequest, WriteMode,
+    WriteRequest,
+};
 use sandbox::{LinkError, Origin, SandboxError, WorkspaceFate};
 
 use crate::support::{Rig, bash, docker, key, run_request, shell, small, until, volume_mode, warm_small};
@@ -169,7 +172,11 @@ async fn a_slow_reader_of_one_stream_does_not_hold_up_another() {
     let sandbox = worker.acquire(small()).await.unwrap();
     // Never read: its window fills, its command blocks.
     let flood = sandbox.agent().exec(shell("flood", "yes")).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let since = Instant::now();
+    while sandbox.agent().status().await.unwrap().operations.iter().all(|o| o.log_bytes < OUTPUT_WINDOW_BYTES)
+    {
+        assert!(since.elapsed() < Duration::from_secs(10), "the flood does not fill its window");
+    }
     for _ in 0..5 {
         let since = Instant::now();
         assert_eq!(bash(&sandbox, "echo quick").await.stdout, "quick\n");

@@ -5,7 +5,15 @@ use std::time::{Duration, Instant};
 use protocol::{ExecRequest, OperationState};
 use sandbox::{Adoption, ExecEvent, GoneReason, LinkError, Origin, Sandbox, SandboxError, WorkspaceFate};
 
-use crate::support::{Rig, bash, docker, key, run_request, shell, small, volume_mode};
+use crate::support::{Rig, bash, docker, key, run_request, shell, small, until, volume_mode};
+
+/// The epoch that is noted on the host for whoever would remove the sandbox.
+fn noted_epoch(rig: &Rig, sandbox: &Sandbox) -> Option<u64> {
+    let folder = rig.config.runtime_dir.join(&rig.identity.installation).join(sandbox.id().to_string());
+    let card: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("card.json")).ok()?).ok()?;
+    card["epoch"].as_u64()
+}
 
 fn adoption(sandbox: &Sandbox, epoch: u64) -> Adoption {
     let facts = sandbox.facts().clone();
@@ -83,7 +91,8 @@ async fn a_zombie_removes_nothing_that_another_worker_has() {
 
     // The heir takes over while the zombie still has its connection; the agent comes once the zombie lets go.
     let (adopted, ()) = tokio::join!(heir.adopt(adoption(&sandbox, 2)), async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        let raised = || noted_epoch(&rig, &sandbox) == Some(2);
+        until("the heir's epoch is noted", Duration::from_secs(10), raised).await;
         let destroyed = zombie.destroy(sandbox.id(), Some(&sandbox.workspace().name)).await;
         assert!(matches!(destroyed, Err(SandboxError::Fenced)), "{destroyed:?}");
     });
@@ -154,10 +163,13 @@ async fn what_a_dead_worker_left_unclaimed_is_reaped() {
     let orphan = first.acquire(small()).await.unwrap();
     first.let_go(&orphan);
     rig.ledger.rows.lock().unwrap().remove(&orphan.id());
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    let since = Instant::now();
+    while docker(&["inspect", orphan.container_id()]).is_ok() {
+        assert!(since.elapsed() < Duration::from_secs(10), "an orphan is not removed");
+        second.reconcile().await.unwrap();
+    }
+    // Its workspace is a leftover only once the container is gone.
     second.reconcile().await.unwrap();
-    second.reconcile().await.unwrap();
-    assert!(docker(&["inspect", orphan.container_id()]).is_err());
     assert_eq!(bash(&adopted, "echo still here").await.stdout, "still here\n");
     second.release(&adopted, WorkspaceFate::Remove);
     rig.finish(&[&first, &second]).await;
