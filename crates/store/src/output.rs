@@ -1,5 +1,7 @@
 //! The log of output: bytes by owner and offset, shared by calls and shells.
 
+use std::ops::Range;
+
 use domain::event::OutputPiece;
 use domain::{CallId, ShellId, StreamName, TenantContext};
 use sqlx::Row;
@@ -155,12 +157,13 @@ impl Store {
         durable(&row).map_err(|error| translate(OPERATION, error))
     }
 
-    /// The first and the last bytes of a stream, at most so many each, for a worker that goes on with it.
-    /// The two do not overlap.
+    /// The first and the last bytes of a part of a stream (offsets in it), at most so many each, for a worker that
+    /// goes on with it. The two do not overlap.
     pub async fn output_head_tail(
         &self,
         owner: OutputOwner,
         stream: StreamName,
+        within: Range<u64>,
         max_bytes: u64,
     ) -> Result<(Vec<u8>, Vec<u8>)> {
         const OPERATION: &str = "read head and tail";
@@ -175,18 +178,22 @@ impl Store {
                          FROM output_chunks
                          WHERE stream = $2 AND owner = coalesce(
                              (SELECT output_owner FROM calls WHERE id = $1), (SELECT output_owner FROM shells WHERE id = $1), $1)
+                           AND stream_offset < $5 AND stream_offset + octet_length(bytes) > $4
                      ) AS c WHERE c.before < $3 OR c.after < $3 ORDER BY stream_offset",
                 )
                 .bind(owner.uuid())
                 .bind(stream.number())
-                .bind(signed(max_bytes)),
+                .bind(signed(max_bytes))
+                .bind(signed(within.start))
+                .bind(signed(within.end)),
             )
             .await?;
         conn.end().await?;
         let chunks = read(OPERATION, &rows, |row| {
             Ok((unsigned(row.try_get("stream_offset")?), row.try_get::<Vec<u8>, _>("bytes")?))
         })?;
-        Ok(head_and_tail(chunks, usize::try_from(max_bytes).unwrap_or(usize::MAX)))
+        let chunks = chunks.into_iter().map(|(offset, bytes)| cut(offset, bytes, within.start, within.end));
+        Ok(head_and_tail(within.start, chunks, usize::try_from(max_bytes).unwrap_or(usize::MAX)))
     }
 }
 
@@ -242,10 +249,14 @@ fn cut(offset: u64, bytes: Vec<u8>, from: u64, to: u64) -> (u64, Vec<u8>) {
     (first, bytes[index(first)..index(last.max(first))].to_vec())
 }
 
-/// Head and tail of chunks in order; what lies between two chunks was dropped or not read.
-fn head_and_tail(chunks: Vec<(u64, Vec<u8>)>, max: usize) -> (Vec<u8>, Vec<u8>) {
+/// Head and tail of chunks in order, from an offset on; what lies between two chunks was dropped or not read.
+fn head_and_tail(
+    start: u64,
+    chunks: impl IntoIterator<Item = (u64, Vec<u8>)>,
+    max: usize,
+) -> (Vec<u8>, Vec<u8>) {
     let (mut head, mut rest) = (Vec::new(), Vec::new());
-    let mut expected = 0;
+    let mut expected = start;
     for (offset, bytes) in chunks {
         let gap = offset != expected;
         expected = offset + bytes.len() as u64;
@@ -286,10 +297,10 @@ mod tests {
     #[test]
     fn head_and_tail_never_overlap_and_stop_at_a_gap() {
         let chunks = vec![(0, b"abc".to_vec()), (3, b"def".to_vec())];
-        assert_eq!(head_and_tail(chunks.clone(), 4), (b"abcd".to_vec(), b"ef".to_vec()));
-        assert_eq!(head_and_tail(chunks, 100), (b"abcdef".to_vec(), Vec::new()));
+        assert_eq!(head_and_tail(0, chunks.clone(), 4), (b"abcd".to_vec(), b"ef".to_vec()));
+        assert_eq!(head_and_tail(0, chunks, 100), (b"abcdef".to_vec(), Vec::new()));
         let gapped = vec![(0, b"abc".to_vec()), (9, b"xyz".to_vec())];
-        assert_eq!(head_and_tail(gapped, 5), (b"abc".to_vec(), b"xyz".to_vec()));
+        assert_eq!(head_and_tail(0, gapped, 5), (b"abc".to_vec(), b"xyz".to_vec()));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
+use tests::sse::output_of;
 use tests::{Client, Follower, Host, engine, wait};
 
 const CALLS: usize = 20;
@@ -201,6 +202,36 @@ async fn leftovers_of_a_killed_process_are_cleared_away() {
         let client = client.at(&host.base);
         let call = client.bash(&session, "echo still").await?;
         ensure!(call["result"]["structured"]["stdout"] == "still\n", "{call:#}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_worker_s_second_operation_is_told_once() {
+    Host::test_prepared(async |host| {
+        host.serve(&[])?;
+        host.worker()?;
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        // The installation of the package is one operation, the code another.
+        let code = "import slugify, os, time\nfor n in range(200): print('before', n, flush=True)\n\
+                    open('ledger', 'a').write('x')\n\
+                    while not os.path.exists('go'): time.sleep(0.05)\nprint('after')\nlen(open('ledger').read())";
+        let arguments = json!({"code": code, "packages": ["python-slugify"]});
+        let call = client.submit(&session, "python_execute", arguments).await?;
+        Follower::new(&client, &call).until(|event| event.data.to_string().contains("before 199")).await?;
+        host.worker()?;
+        host.processes[1].kill();
+        let freed = json!({"tool": "write_file", "arguments": {"path": "go", "content": ""}});
+        client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?;
+        let call = client.ended(&call).await?;
+        ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
+        let expected: String = (0..200).map(|n| format!("before {n}\n")).collect::<String>() + "after\n";
+        ensure!(call["result"]["structured"]["stdout"] == expected, "{call:#}");
+        ensure!(call["result"]["structured"]["result"] == "1", "{call:#}");
+        let output = output_of(&client.follow(call["id"].as_str().context("id")?).await?, "stdout");
+        ensure!(output == expected, "{output}");
         Ok(())
     })
     .await;

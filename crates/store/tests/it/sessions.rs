@@ -241,8 +241,10 @@ async fn a_shell_s_log_grows_once_and_can_be_read_from_anywhere() -> Result<()> 
     assert_eq!((read[0].log_offset, read[0].offset), (8, 8));
     let durable = store.durable_output(owner).await?;
     assert_eq!((durable.log_offset, durable.stdout_offset, durable.stderr_offset), (13, 10, 3));
-    let (head, tail) = store.output_head_tail(owner, StreamName::Stdout, 6).await?;
+    let (head, tail) = store.output_head_tail(owner, StreamName::Stdout, 0..10, 6).await?;
     assert_eq!((head.as_slice(), tail.as_slice()), (b"before".as_slice(), b" out".as_slice()));
+    let (head, tail) = store.output_head_tail(owner, StreamName::Stdout, 2..9, 6).await?;
+    assert_eq!((head.as_slice(), tail.as_slice()), (b"fore o".as_slice(), b"u".as_slice()));
     let end = ShellEnd { exit_code: Some(3), ..ShellEnd::default() };
     assert_eq!(store.finish_shell(&fence, shell.id, end).await?.exit_code, Some(3));
     assert_eq!(store.finish_shell(&fence, shell.id, ShellEnd::default()).await?.exit_code, Some(3));

@@ -11,7 +11,7 @@ use tools::ToolError;
 use tools::port::{Captured, Command, CommandOutcome};
 use uuid::Uuid;
 
-use super::resume::resume_captures;
+use super::resume::{resume_captures, stored_end};
 use super::{CallPorts, abandoned, context_of};
 use crate::relay::{Limits, Position, Relay};
 use crate::shell::{Followed, RunningShell, follow};
@@ -204,9 +204,11 @@ impl CallPorts {
             facts.log.push(EventBody::ShellStarted { shell_id: shell.id });
         }
         let owner = OutputOwner::Shell(shell.id);
-        let [stdout, stderr] = resume_captures(&facts.tenure, owner, facts.call.output_budget_bytes)
-            .await
-            .map_err(|unwritten| self.unwritten(unwritten))?;
+        let refused = |unwritten| self.unwritten(unwritten);
+        let stored = stored_end(&facts.tenure, owner).await.map_err(refused)?;
+        let (begin, budget) = (Position::default(), facts.call.output_budget_bytes);
+        let [stdout, stderr] =
+            resume_captures(&facts.tenure, owner, begin, stored, budget).await.map_err(refused)?;
         Ok(CommandOutcome::Shell { shell, stdout: stdout.captured(), stderr: stderr.captured() })
     }
 }

@@ -16,7 +16,7 @@ use tools::port::Captured;
 
 use super::resume::{resume_captures, resume_relay, stored_end};
 use super::{CallPorts, RELINK, stream_name};
-use crate::relay::{Capture, Limits, Relay};
+use crate::relay::{Capture, Limits, Position, Relay};
 
 /// How a command's time in the foreground came to an end.
 pub(super) enum Went {
@@ -36,6 +36,8 @@ pub(super) struct Foreground<'a> {
     /// Its process in the sandbox, for the trace.
     pid: Option<u32>,
     captures: [Capture; 2],
+    /// End of the stored log when the operation was resumed.
+    stored: Option<Position>,
     killing: Option<BoxFuture<'a, ()>>,
     is_over: bool,
     /// Bytes dropped from the middle of the log, once it ended.
@@ -76,6 +78,7 @@ impl<'a> Foreground<'a> {
             began: None,
             pid: None,
             captures: [Capture::new(budget), Capture::new(budget)],
+            stored: None,
             killing: None,
             is_over: false,
             dropped: 0,
@@ -186,8 +189,9 @@ impl<'a> Foreground<'a> {
                 self.is_over = true;
                 let base = facts.log.base();
                 self.dropped = facts.log.end_output(Some((exit.stdout_bytes, exit.stderr_bytes)));
-                self.captures[0].set_total(base.stdout + exit.stdout_bytes);
-                self.captures[1].set_total(base.stderr + exit.stderr_bytes);
+                self.only_own_output(base, &exit).await?;
+                self.captures[0].set_total(exit.stdout_bytes);
+                self.captures[1].set_total(exit.stderr_bytes);
                 facts.tenure.metrics().dropped_bytes.inc_by(self.dropped);
                 self.trace(&exit);
                 Ok(Some(exit))
@@ -229,7 +233,10 @@ impl<'a> Foreground<'a> {
         let refused = |unwritten| self.ports.unwritten(unwritten);
         let relay = if self.ports.is_resumed() {
             let budget = facts.call.output_budget_bytes;
-            self.captures = resume_captures(&facts.tenure, owner, budget).await.map_err(refused)?;
+            let stored = stored_end(&facts.tenure, owner).await.map_err(refused)?;
+            self.captures =
+                resume_captures(&facts.tenure, owner, base, stored, budget).await.map_err(refused)?;
+            self.stored = Some(stored);
             let sent_from = attached.offset;
             resume_relay(&facts.tenure, facts.call.tenant_id, owner, base, sent_from, limits)
                 .await
@@ -240,6 +247,19 @@ impl<'a> Foreground<'a> {
             Relay::new(base, limits)
         };
         facts.log.begin_output(relay);
+        Ok(())
+    }
+
+    /// What was stored when the operation was resumed may go beyond it, when the call had gone on to its next one.
+    async fn only_own_output(&mut self, base: Position, exit: &ExecExit) -> Result<(), ToolError> {
+        let end = base.after(exit.stdout_bytes, exit.stderr_bytes);
+        let facts = &self.ports.facts;
+        if self.stored.is_some_and(|stored| stored.stdout > end.stdout || stored.stderr > end.stderr) {
+            let (owner, budget) = (OutputOwner::Call(facts.call.id), facts.call.output_budget_bytes);
+            self.captures = resume_captures(&facts.tenure, owner, base, end, budget)
+                .await
+                .map_err(|unwritten| self.ports.unwritten(unwritten))?;
+        }
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! Where a relay goes on with a log that another worker (or another run) has begun.
 
+use std::ops::Range;
+
 use domain::{StreamName, TenantId};
 use store::OutputOwner;
 
@@ -52,18 +54,20 @@ async fn position_at(
     })
 }
 
-/// Captures of both streams as far as they are stored.
+/// Captures of what is stored of both streams, from the one position (where an operation's output begins) to the other.
 pub(crate) async fn resume_captures(
     tenure: &Tenure,
     owner: OutputOwner,
+    from: Position,
+    to: Position,
     budget: u64,
 ) -> Result<[Capture; 2], Unwritten> {
-    let stored = stored_end(tenure, owner).await?;
     let store = tenure.store();
-    let stdout = tenure.write(|| store.output_head_tail(owner, StreamName::Stdout, budget)).await?;
-    let stderr = tenure.write(|| store.output_head_tail(owner, StreamName::Stderr, budget)).await?;
-    Ok([
-        Capture::resumed(budget, &stdout.0, &stdout.1, stored.stdout),
-        Capture::resumed(budget, &stderr.0, &stderr.1, stored.stderr),
-    ])
+    let (out, err) = (from.stdout..to.stdout, from.stderr..to.stderr);
+    let read = async |stream, within: Range<u64>| {
+        let (head, tail) =
+            tenure.write(|| store.output_head_tail(owner, stream, within.clone(), budget)).await?;
+        Ok(Capture::resumed(budget, &head, &tail, within.end.saturating_sub(within.start)))
+    };
+    Ok([read(StreamName::Stdout, out).await?, read(StreamName::Stderr, err).await?])
 }

@@ -180,6 +180,10 @@ impl Relay {
     pub(crate) fn finish(&mut self, totals: Option<(u64, u64)>) -> u64 {
         let Some(tail) = self.tail.take() else {
             self.release_held();
+            // What is stored may go beyond this operation, when the call had gone on to its next one.
+            if let Some((stdout, stderr)) = totals {
+                self.end = self.base.after(stdout, stderr);
+            }
             return 0;
         };
         let unknown = tail.needs_totals();

@@ -21,6 +21,11 @@ impl Position {
         }
     }
 
+    /// So much output of each stream later.
+    pub(crate) fn after(self, stdout: u64, stderr: u64) -> Self {
+        Self { log: self.log + stdout + stderr, stdout: self.stdout + stdout, stderr: self.stderr + stderr }
+    }
+
     pub(super) fn advance(&mut self, stream: StreamName, length: u64) {
         self.log += length;
         match stream {

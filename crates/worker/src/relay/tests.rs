@@ -315,3 +315,21 @@ fn a_second_operation_goes_on_where_the_first_ended() {
     stored.assert_gapless();
     assert_eq!(second.acknowledged(), 3);
 }
+
+#[test]
+fn a_resumed_operation_ends_where_it_ended_and_not_where_the_next_one_has_come_to() {
+    // "one" of the first operation and "tw" of the second were stored when the worker died.
+    let stored = Position { log: 5, stdout: 5, stderr: 0 };
+    let resume = |sent_from, before_sent| Resume { stored, sent_from, before_sent };
+    let mut first = Relay::resumed(Position::default(), ROOMY, resume(0, Position::default()));
+    first.push(0, StreamName::Stdout, Bytes::from_static(b"one")).expect("contiguous");
+    assert_eq!(first.finish(Some((3, 0))), 0);
+    assert_eq!(first.take(), []);
+    assert_eq!(first.end(), Position { log: 3, stdout: 3, stderr: 0 });
+    let mut second = Relay::resumed(first.end(), ROOMY, resume(0, first.end()));
+    second.push(0, StreamName::Stdout, Bytes::from_static(b"two")).expect("contiguous");
+    second.finish(Some((3, 0)));
+    let rest = second.take();
+    assert_eq!(rest.len(), 1, "{rest:?}");
+    assert_eq!((rest[0].log_offset, rest[0].offset, &rest[0].bytes[..]), (5, 5, &b"o"[..]));
+}
