@@ -22,6 +22,7 @@ mod file_text;
 mod files;
 mod findings;
 mod grep_text;
+mod outline;
 pub mod output_search;
 mod packages;
 mod path;

@@ -82,7 +82,6 @@ fn type_of(value: &Value) -> &'static str {
 const LATER: &[(&str, &str)] = &[
     ("secrets", "named secrets are not available yet; leave it out"),
     ("tool_bridge", "calling tools from code is not available yet; leave it out"),
-    ("outline", "outlines are not available yet; read the file by `offset` and `limit`"),
 ];
 
 fn unknown_field(entry: &Entry, alias: Option<&Alias>, at: &str, name: &str) -> String {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, renamed};
 use crate::file_text::{self, Lines};
+use crate::outline;
 use crate::port::{FileContent, KnownFile, SandboxPath};
 use crate::{
     Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, clean, path,
@@ -34,6 +35,10 @@ pub(crate) struct Input {
     /// Most characters to return. Default, and at most: the call's output budget.
     #[schemars(range(min = 1))]
     max_chars: Option<u64>,
+    /// Return only the lines that show how it is built: headings, and where things are defined. `offset` is then the first line to look
+    /// at, and `limit` counts what is returned. A file that has none is read as usual.
+    #[serde(default)]
+    outline: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -67,6 +72,8 @@ pub(crate) struct Output {
     next_offset: Option<u64>,
     /// The bytes returned, when bytes were asked for.
     byte_range: Option<ByteRange>,
+    /// The numbers of the lines returned, when an outline was asked for and the file has one.
+    outline: Option<Vec<u64>>,
 }
 
 #[async_trait]
@@ -91,7 +98,7 @@ impl Tool for ReadFile {
         title: "Read a file",
         description: "Reads a text file (UTF-8) and returns its lines with their numbers, as `cat -n` does. Reads the first 2000 \
             lines unless `offset` (first line, from 1) and `limit` say otherwise; `byte_range` {start, end} reads \
-            bytes instead. At most the call's output budget (30000 bytes unless set) is returned; the result says \
+            bytes instead, and `outline` only headings and definitions, which is a good first look at a long file. At most the call's output budget (30000 bytes unless set) is returned; the result says \
             where to read on. Lines can be found in files up to 6 MiB, bytes in any. Not for binary files and \
             directories.",
         toolkit: "files",
@@ -113,6 +120,9 @@ impl Tool for ReadFile {
             }
             if range.end > i64::MAX as u64 {
                 problems.push(ArgumentProblem::new("/byte_range/end", "is beyond any file"));
+            }
+            if input.outline {
+                problems.push(ArgumentProblem::new("/byte_range", "cannot be combined with `outline`"));
             }
             if input.offset.is_some() || input.limit.is_some() {
                 problems.push(ArgumentProblem::new(
@@ -146,7 +156,7 @@ impl Tool for ReadFile {
 impl Input {
     /// Lines of a file, from one on, at most so many.
     pub(crate) fn lines(path: &str, offset: Option<u64>, limit: Option<u64>) -> Self {
-        Self { path: path.to_owned(), offset, limit, byte_range: None, max_chars: None }
+        Self { path: path.to_owned(), offset, limit, byte_range: None, max_chars: None, outline: false }
     }
 }
 
@@ -171,9 +181,9 @@ fn is_document(arguments: &Value) -> bool {
 
 const TRUNCATED: &[ArgumentAlias] = &[ArgumentAlias {
     name: "prefer_structure",
-    target: Target::Convert(&[], |value| match value.as_bool() {
-        Some(false) => Ok(Vec::new()),
-        _ => Err("is not available yet: the start of the file is returned; leave it out".to_owned()),
+    target: Target::Convert(&["outline"], |value| match value.as_bool() {
+        Some(prefers) => Ok(vec![("outline", Value::Bool(prefers))]),
+        None => Err("must be true or false".to_owned()),
     }),
 }];
 const TRUNCATED_PRESETS: &[Preset] =
@@ -203,6 +213,13 @@ fn lines(
         return Err(beyond_the_end(&path, first, total_lines, whole));
     }
     let limit = usize::try_from(input.limit.unwrap_or(LINES_DEFAULT)).unwrap_or(usize::MAX);
+    if input.outline {
+        let found = outline::of(&path, text);
+        if !found.is_empty() {
+            let total_lines = whole.then_some(total_lines);
+            return Ok(outlined(cx, path, input, file, total_lines, &found));
+        }
+    }
     let skip = usize::try_from(first - 1).unwrap_or(usize::MAX);
     let mut taken = Lines::new(budget(cx, input), input.max_chars);
     for line in text.split_inclusive('\n').skip(skip).take(limit) {
@@ -244,9 +261,69 @@ fn lines(
         truncated: more,
         next_offset: (!whole || next <= total_lines).then_some(next),
         byte_range: None,
+        outline: None,
         content: taken.content,
     };
     Ok(ToolOutput { truncated, ..ToolOutput::new(structured, output) })
+}
+
+/// Those lines of an outline that are asked for, and that the budget holds.
+fn outlined(
+    cx: &Context,
+    path: String,
+    input: &Input,
+    file: &FileContent,
+    total_lines: Option<u64>,
+    found: &[(u64, &str)],
+) -> ToolOutput<Output> {
+    let first = input.offset.unwrap_or(1);
+    let limit = usize::try_from(input.limit.unwrap_or(LINES_DEFAULT)).unwrap_or(usize::MAX);
+    let mut taken = Lines::new(budget(cx, input), input.max_chars);
+    let mut wanted = found.iter().filter(|(number, _)| *number >= first).peekable();
+    let (mut numbers, mut output) = (Vec::new(), String::new());
+    while numbers.len() < limit
+        && let Some((number, line)) = wanted.next_if(|(_, line)| taken.take(line))
+    {
+        numbers.push(*number);
+        output.push_str(&format!("{number:>6}\t{}\n", clean::plain(line.trim_end())));
+    }
+    // A single line that is longer than what may be returned has been cut, and taken all the same.
+    if taken.cut
+        && let Some((number, _)) = wanted.next()
+    {
+        numbers.push(*number);
+        output.push_str(&format!("{number:>6}\t{}\n", clean::plain(taken.content.trim_end())));
+    }
+    let next_offset = wanted.peek().map(|(number, _)| *number);
+    let of = match total_lines {
+        Some(total) => format!("of {total} lines"),
+        None => format!("of the first {} bytes of {}", limits::FILE_BYTES, file.stat.size_bytes),
+    };
+    output.push_str(&format!("[outline: {} {of}", numbers.len()));
+    if let Some(next) = next_offset {
+        output.push_str(&format!("; go on with offset {next}"));
+    }
+    output.push_str("; read a part with offset and limit]");
+    let structured = Output {
+        path,
+        start_line: numbers.first().copied(),
+        lines: numbers.len() as u64,
+        total_lines,
+        size_bytes: file.stat.size_bytes,
+        sha256: file.sha256.clone().filter(|_| total_lines.is_some()),
+        truncated: true,
+        next_offset,
+        byte_range: None,
+        outline: Some(numbers),
+        content: taken.content,
+    };
+    let truncated = Some(Truncation {
+        total_bytes: file.stat.size_bytes,
+        shown_bytes: structured.content.len() as u64,
+        dropped_bytes: 0,
+        artifact_id: None,
+    });
+    ToolOutput { truncated, ..ToolOutput::new(structured, output) }
 }
 
 fn beyond_the_end(path: &str, first: u64, total_lines: u64, whole: bool) -> ToolError {
@@ -303,6 +380,7 @@ fn bytes(
         truncated: truncated.is_some(),
         next_offset: None,
         byte_range: Some(ByteRange { start, end }),
+        outline: None,
         content,
     };
     Ok(ToolOutput { truncated, ..ToolOutput::new(structured, output) })

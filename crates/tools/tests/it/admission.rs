@@ -165,7 +165,13 @@ fn problems_say_what_to_change() {
             "/args/0",
             "use `stdin` or a file",
         ),
-        ("read_file", json!({"path": "a", "outline": true}), "/outline", "not available yet"),
+        ("read_file", json!({"path": "a", "outline": 1}), "/outline", "must be of type boolean"),
+        (
+            "read_file",
+            json!({"path": "a", "outline": true, "byte_range": {"start": 0, "end": 5}}),
+            "/byte_range",
+            "cannot be combined with `outline`",
+        ),
         ("read_file", json!({"path": "a", "offset": 0}), "/offset", "at least 1"),
         ("read_file", json!({"path": "a", "offset": 1.5}), "/offset", "must be of type integer"),
         (

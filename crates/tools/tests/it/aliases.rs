@@ -133,9 +133,9 @@ fn names_arguments_and_units_are_translated() {
         ("ReadFileTool", json!({"path": "a"}), "read_file", json!({"path": "a"}), 30_000),
         (
             "read_file_truncated",
-            json!({"path": "a", "prefer_structure": false}),
+            json!({"path": "a", "prefer_structure": true}),
             "read_file",
-            json!({"path": "a", "max_chars": 2_000}),
+            json!({"path": "a", "max_chars": 2_000, "outline": true}),
             30_000,
         ),
         (
@@ -289,7 +289,7 @@ fn what_another_system_has_and_we_have_not_is_refused_with_a_reason() {
             json!({"session_name": SHELL.to_string(), "kill_session": true}),
             "kill_bash",
         ),
-        ("read_file_truncated", json!({"path": "a", "prefer_structure": true}), "not available yet"),
+        ("read_file_truncated", json!({"path": "a", "prefer_structure": 1}), "must be true or false"),
     ] {
         let (_, found) = problem(name, given);
         assert!(found.contains(message), "{found}");

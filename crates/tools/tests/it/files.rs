@@ -54,6 +54,38 @@ async fn reading_on_shows_every_line_once_whatever_the_budget() {
 }
 
 #[tokio::test]
+async fn an_outline_shows_headings_and_definitions_with_their_numbers() {
+    let text = "import os\n\nclass A:\n    def one(self):\n        return 1\n\n\ndef two():\n    return 2\n";
+    let world =
+        World::new().with_file("/workspace/a.py", text.as_bytes()).with_file("/workspace/a.csv", b"a,b\n");
+    let result =
+        world.call("read_file", json!({"path": "a.py", "outline": true})).await.expect("read").result;
+    assert_eq!(
+        result.output,
+        "     3\tclass A:\n     4\t    def one(self):\n     8\tdef two():\n[outline: 3 of 9 lines; read a part with offset and limit]"
+    );
+    assert_eq!(result.structured["outline"], json!([3, 4, 8]));
+    assert_eq!(result.structured["sha256"], json!(sha256(text.as_bytes())), "it may be edited now");
+    let arguments = json!({"path": "a.py", "outline": true, "offset": 4, "limit": 1});
+    let part = world.call("read_file", arguments).await.expect("read").result;
+    assert_eq!(
+        (&part.structured["outline"], &part.structured["next_offset"]),
+        (&json!([4]), &json!(8)),
+        "{}",
+        part.output
+    );
+    let cut = world
+        .call("read_file", json!({"path": "a.py", "outline": true, "max_chars": 5}))
+        .await
+        .expect("read");
+    assert_eq!(cut.result.structured["content"], "class", "{}", cut.result.output);
+    assert_eq!(cut.result.structured["next_offset"], 4);
+    let plain =
+        world.call("read_file", json!({"path": "a.csv", "outline": true})).await.expect("read").result;
+    assert_eq!((&plain.structured["outline"], plain.output.as_str()), (&Value::Null, "     1\ta,b"));
+}
+
+#[tokio::test]
 async fn a_line_longer_than_the_budget_is_cut_and_says_so() {
     let world = World::new().with_file("/workspace/a", "é".repeat(10_000).as_bytes());
     let arguments = json!({"path": "a", "max_chars": 10});
