@@ -12,6 +12,7 @@ use tools::Catalog;
 use crate::config::ApiConfig;
 use crate::exchange::Exchange;
 use crate::health::Readiness;
+use crate::http::UnderWay;
 use crate::jwt::{IssuerError, Issuers};
 use crate::metrics::Metrics;
 use crate::service::quotas::CpuToday;
@@ -38,6 +39,7 @@ pub struct Inner {
     pub(crate) signer: Signer,
     pub(crate) issuers: Issuers,
     pub(crate) streams: Streams,
+    pub(crate) under_way: UnderWay,
     pub(crate) rates: Rates,
     pub(crate) policies: PolicyCache,
     pub(crate) cpu_today: CpuToday,
@@ -108,6 +110,7 @@ impl ApiState {
             signer: Signer::new(&config.signing_key),
             issuers: Issuers::new(&config.issuers)?,
             streams: Streams::new(&config.streams, &metrics),
+            under_way: UnderWay::new(config.requests),
             document: crate::openapi::document(&catalog).into(),
             rates: Rates::default(),
             policies: PolicyCache::default(),

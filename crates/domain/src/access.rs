@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
@@ -204,6 +205,7 @@ pub struct TenantContext {
     scopes: Vec<Scope>,
     policies: Vec<Policy>,
     role: Option<RoleGrant>,
+    until: Option<DateTime<Utc>>,
 }
 
 /// The role that a credential acts in.
@@ -225,13 +227,33 @@ impl TenantContext {
         scopes: Vec<Scope>,
         policies: Vec<Policy>,
     ) -> Self {
-        Self { tenant_id, principal, scopes, policies, role: None }
+        Self { tenant_id, principal, scopes, policies, role: None, until: None }
     }
 
     /// The same, acting in a role, whose policy narrows between the tenant's and the key's.
     #[must_use]
     pub fn in_role(mut self, role: RoleGrant) -> Self {
         self.role = Some(role);
+        self
+    }
+
+    /// The same with the moment at which the credential stops holding by itself, if it does.
+    #[must_use]
+    pub fn until(mut self, until: Option<DateTime<Utc>>) -> Self {
+        self.until = until;
+        self
+    }
+
+    /// When the credential stops holding by itself; `None` when it does not.
+    #[must_use]
+    pub fn ends_at(&self) -> Option<DateTime<Utc>> {
+        self.until
+    }
+
+    /// The same with no more than these scopes.
+    #[must_use]
+    pub fn with_only(mut self, scopes: &[Scope]) -> Self {
+        self.scopes.retain(|scope| scopes.contains(scope));
         self
     }
 

@@ -25,6 +25,14 @@ pub const ENV_PAIRS: usize = 128;
 pub const ENV_BYTES: usize = 32 * 1024;
 /// Most calls in one batch.
 pub const BATCH_CALLS: usize = 100;
+/// Bytes that the results in the answer of one request may have together (8 MiB): they are held in memory until the client has taken them.
+pub const ANSWER_BYTES: usize = 8 * 1024 * 1024;
+/// Calls of one request that are taken on at the same time. Each that was made before brings its whole result with it.
+pub const BATCH_ADMISSIONS: usize = 8;
+/// Part of a process's requests that one tenant may have under way: an eighth, so that seven others find room.
+pub const TENANT_SHARE_OF_REQUESTS: usize = 8;
+/// Keys of one tenant that are valid at the same time; and as many again that are being replaced.
+pub const TENANT_KEYS: u32 = 1_000;
 /// Wrong credentials that one address may present in a minute, when the operator does not say: no client needs more, and a
 /// guess costs a query.
 pub const FAILED_AUTH_PER_MINUTE: u32 = 120;

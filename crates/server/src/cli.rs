@@ -220,7 +220,7 @@ pub struct Overlap {
     /// Hours that the old key works beside the new one.
     #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(0..=720))]
     pub overlap_hours: u32,
-    /// Days until the new key expires; never when left out.
+    /// Days until the new key expires; when the old one would have, if left out.
     #[arg(long, value_name = "DAYS")]
     pub expires_in_days: Option<u32>,
 }

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use domain::access::RoleGrant;
 use domain::policy::Policy;
 use domain::{KeyId, OperatorContext, Principal, Scope, TenantContext, TenantId, TenantStatus};
@@ -81,6 +82,7 @@ struct Known {
     role: Option<RoleGrant>,
     scopes: Vec<Scope>,
     policy: Option<Policy>,
+    expires_at: Option<DateTime<Utc>>,
     until: Instant,
 }
 
@@ -160,17 +162,31 @@ impl Store {
             return Err((AuthRefusal::Unknown, Some(presented.key_id()), None));
         };
         let tenant_id = row.known.tenant.as_ref().map(|(id, _)| *id);
-        let refusal = if row.revoked {
-            AuthRefusal::Revoked
-        } else if row.expired {
-            AuthRefusal::Expired
-        } else if row.status == Some(TenantStatus::Suspended) {
-            AuthRefusal::TenantSuspended
-        } else {
-            self.auth().remember(digest, row.known.clone());
-            return Ok(row.known);
+        match row.refusal() {
+            Some(refusal) => Err((refusal, Some(presented.key_id()), tenant_id)),
+            None => {
+                self.auth().remember(digest, row.known.clone());
+                Ok(row.known)
+            }
+        }
+    }
+
+    /// What a key of a tenant may do now, for whoever shows something that was made with it. Its secret is not asked for.
+    pub async fn authenticate_maker(
+        &self,
+        tenant_id: TenantId,
+        id: KeyId,
+        address: Option<IpAddr>,
+    ) -> Result<TenantContext, AuthRefusal> {
+        let of_tenant = |row: &KeyRow| row.known.tenant.as_ref().is_some_and(|(of, _)| *of == tenant_id);
+        let Some((_, row)) = self.key_row(id).await?.filter(|(_, row)| of_tenant(row)) else {
+            return Err(AuthRefusal::Unknown);
         };
-        Err((refusal, Some(presented.key_id()), tenant_id))
+        match (row.refusal(), row.known.speak(address)) {
+            (None, Authenticated::Tenant(context)) => Ok(context),
+            (Some(refusal), _) => Err(refusal),
+            (None, Authenticated::Operator(_)) => Err(AuthRefusal::Unknown),
+        }
     }
 
     async fn key_row(&self, id: KeyId) -> Result<Option<(Vec<u8>, KeyRow)>> {
@@ -179,7 +195,8 @@ impl Store {
         let row = conn
             .optional(
                 sqlx::query(
-                    "SELECT k.id, k.tenant_id, k.name, k.secret_hash, k.scopes, k.role, k.policy, k.revoked_at IS NOT NULL AS revoked,
+                    "SELECT k.id, k.tenant_id, k.name, k.secret_hash, k.scopes, k.role, k.policy, k.expires_at,
+                            k.revoked_at IS NOT NULL AS revoked,
                             coalesce(k.expires_at <= clock_timestamp(), false) AS expired,
                             t.status, t.policy AS tenant_policy, r.scopes AS role_scopes, r.policy AS role_policy
                      FROM api_keys k LEFT JOIN tenants t ON t.id = k.tenant_id
@@ -278,6 +295,7 @@ impl Known {
             Some((tenant_id, tenant_policy)) => {
                 let policies = std::iter::once(tenant_policy).chain(self.policy).collect();
                 let context = TenantContext::verified(tenant_id, principal, self.scopes, policies);
+                let context = context.until(self.expires_at);
                 Authenticated::Tenant(match self.role {
                     Some(role) => context.in_role(role),
                     None => context,
@@ -293,6 +311,21 @@ struct KeyRow {
     revoked: bool,
     expired: bool,
     status: Option<TenantStatus>,
+}
+
+impl KeyRow {
+    /// Why the key is good for nothing now.
+    fn refusal(&self) -> Option<AuthRefusal> {
+        if self.revoked {
+            Some(AuthRefusal::Revoked)
+        } else if self.expired {
+            Some(AuthRefusal::Expired)
+        } else if self.status == Some(TenantStatus::Suspended) {
+            Some(AuthRefusal::TenantSuspended)
+        } else {
+            None
+        }
+    }
 }
 
 fn key_row(row: &PgRow) -> Result<(Vec<u8>, KeyRow), sqlx::Error> {
@@ -318,6 +351,7 @@ fn key_row(row: &PgRow) -> Result<(Vec<u8>, KeyRow), sqlx::Error> {
         role: role.map(|name| RoleGrant { name, policy: role_policy }),
         scopes,
         policy: row.try_get::<Option<Json<Policy>>, _>("policy")?.map(|policy| policy.0),
+        expires_at: row.try_get("expires_at")?,
         until: Instant::now() + REMEMBER,
     };
     let status = row.try_get::<Option<&str>, _>("status")?.map(crate::tenants::status).transpose()?;

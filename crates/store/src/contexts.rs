@@ -10,7 +10,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use crate::bus::Hint;
-use crate::db::{Conn, read, read_found};
+use crate::db::{Conn, Lock, read, read_found};
 use crate::idempotency::{Seen, seen};
 use crate::json::storable;
 use crate::{AuditRow, Idempotency, Result, Store, StoreError};
@@ -147,6 +147,7 @@ impl Store {
                 return Ok(None);
             }
         }
+        conn.lock(Lock::Contexts, session.uuid()).await?;
         let made = conn
             .optional(
                 sqlx::query(insert_context!())

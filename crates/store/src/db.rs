@@ -41,6 +41,18 @@ const STEADY_PLANS: [(&str, &str); 4] = [
     ("enable_seqscan", "off"),
 ];
 
+/// What a cap is counted under. A count and the row that it allows are two statements, as a statement sees nothing that was
+/// committed after it began; the lock lies around both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// A tenant's keys.
+    Keys,
+    /// A tenant's roles.
+    Roles,
+    /// A session's contexts.
+    Contexts,
+}
+
 /// The pools of one process.
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
@@ -231,6 +243,19 @@ impl Conn {
     /// Runs a statement and counts the rows that it touched.
     pub(crate) async fn execute(&mut self, statement: Statement<'_>) -> Result<u64> {
         Ok(self.run(|connection| connection.execute(statement)).await?.rows_affected())
+    }
+
+    /// Waits for everybody who counts the same, and keeps others waiting until the end of the transaction.
+    pub(crate) async fn lock(&mut self, what: Lock, of: uuid::Uuid) -> Result<()> {
+        debug_assert!(self.in_transaction, "a lock ends with its transaction");
+        let seed = match what {
+            Lock::Keys => 7_450_219_374_i64,
+            Lock::Roles => 7_450_219_375,
+            Lock::Contexts => 7_450_219_376,
+        };
+        let statement = sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, $2))");
+        self.execute(statement.bind(of.to_string()).bind(seed)).await?;
+        Ok(())
     }
 
     /// Commits, if there is a transaction, and gives the connection back.

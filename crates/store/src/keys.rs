@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use domain::policy::Policy;
-use domain::{KeyId, OperatorContext, Principal, Scope, TenantContext, TenantId};
+use domain::{KeyId, OperatorContext, Principal, Scope, TenantContext, TenantId, limits};
 
 use serde_json::json;
 use sqlx::Row;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::cancelling::{Cancelled, Withdrawn, withdraw};
 use crate::credential::PlainKey;
-use crate::db::{Conn, Statement, read, read_found, unknown_word};
+use crate::db::{Conn, Lock, Statement, read, read_found, unknown_word};
 use crate::error::{constraint, translate};
 use crate::json::{storable, storable_text};
 use crate::roles::Keeper;
@@ -76,9 +76,15 @@ pub struct NewKey {
 pub struct Rotation {
     /// Until when the old key is valid beside the new one.
     pub old_until: DateTime<Utc>,
-    /// When the new one stops being valid.
+    /// When the new one stops being valid; when the old one would have, if nothing is said.
     pub expires_at: Option<DateTime<Utc>>,
+    /// When it does at the latest, whatever the old one says.
+    pub latest: Option<DateTime<Utc>>,
 }
+
+/// Counts a tenant's keys that are valid, with those that are being replaced (`$2`) or without. Under the lock of [`count_keys`].
+const COUNT: &str = "SELECT count(*) AS n FROM api_keys WHERE tenant_id = $1 AND revoked_at IS NULL
+    AND coalesce(expires_at > clock_timestamp(), true) AND (rotated_to IS NOT NULL) = $2";
 
 impl Store {
     /// Makes a key for a tenant and returns its text, once. [`StoreError::NotFound`] when there is no such tenant.
@@ -175,6 +181,14 @@ impl Store {
     ) -> Result<(ApiKey, PlainKey)> {
         let next: KeyId = self.clock().new_id();
         let plain = PlainKey::generate(next);
+        if let Some(tenant_id) = tenant_id
+            && count_keys(&mut conn, ROTATE, tenant_id, Counted::BeingReplaced).await? >= limits::TENANT_KEYS
+        {
+            conn.undo().await?;
+            let message =
+                "too many of the tenant's keys are being replaced: revoke those that have a successor";
+            return Err(StoreError::Conflict { operation: ROTATE, message });
+        }
         // The key that is there first gives everything but its secret; its row is locked, so that it is replaced once.
         let row = conn
             .optional(
@@ -196,14 +210,16 @@ impl Store {
             .one(
                 sqlx::query(concat!(
                     "INSERT INTO api_keys (id, tenant_id, name, secret_hash, scopes, role, policy, expires_at)
-                     SELECT $2, k.tenant_id, k.name, $3, k.scopes, k.role, k.policy, $4 FROM api_keys k WHERE k.id = $1
+                     SELECT $2, k.tenant_id, k.name, $3, k.scopes, k.role, k.policy, least(coalesce($4, k.expires_at), $5)
+                     FROM api_keys k WHERE k.id = $1
                      RETURNING ",
                     key_columns!()
                 ))
                 .bind(id.uuid())
                 .bind(next.uuid())
                 .bind(self.pepper().hash(&plain).to_vec())
-                .bind(rotation.expires_at),
+                .bind(rotation.expires_at)
+                .bind(rotation.latest),
             )
             .await?;
         conn.execute(
@@ -254,6 +270,13 @@ impl Store {
         new: NewKey,
     ) -> Result<(ApiKey, PlainKey)> {
         storable_text(CREATE, "name", &new.name)?;
+        if let Some(tenant_id) = tenant_id
+            && count_keys(&mut conn, CREATE, tenant_id, Counted::Lasting).await? >= limits::TENANT_KEYS
+        {
+            conn.undo().await?;
+            let message = "the tenant has as many keys as it may: revoke those that are not used";
+            return Err(StoreError::Conflict { operation: CREATE, message });
+        }
         let id: KeyId = self.clock().new_id();
         let plain = PlainKey::generate(id);
         let policy = new.policy.as_ref().map(|policy| storable(CREATE, "policy", policy)).transpose()?;
@@ -309,6 +332,27 @@ impl Store {
         self.forget_key(key.id);
         Ok(key)
     }
+}
+
+/// Which keys are counted against a tenant's limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    Lasting,
+    BeingReplaced,
+}
+
+/// How many there are, under a lock until the end of the transaction: no other transaction adds one meanwhile.
+async fn count_keys(
+    conn: &mut Conn,
+    operation: &'static str,
+    tenant_id: TenantId,
+    which: Counted,
+) -> Result<u32> {
+    conn.lock(Lock::Keys, tenant_id.uuid()).await?;
+    let statement = sqlx::query(COUNT).bind(tenant_id.uuid()).bind(which == Counted::BeingReplaced);
+    let row = conn.one(statement).await?;
+    let count = row.try_get::<i64, _>("n").map_err(|error| translate(operation, error))?;
+    Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 fn refusal(error: sqlx::Error) -> StoreError {

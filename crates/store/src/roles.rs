@@ -9,7 +9,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
-use crate::db::{Conn, read, read_found};
+use crate::db::{Conn, Lock, read, read_found};
 use crate::error::{constraint, translate};
 use crate::json::{storable, storable_text};
 use crate::keys::scopes;
@@ -142,6 +142,7 @@ impl Store {
         let policy = new.policy.as_ref().map(|policy| storable(PUT, "policy", policy)).transpose()?;
         let scopes: Vec<&str> = new.scopes.iter().map(|scope| scope.as_str()).collect();
         let mut conn = self.keeping(PUT, keeper).await?;
+        conn.lock(Lock::Roles, keeper.tenant_id().uuid()).await?;
         let written = conn
             .try_one(
                 sqlx::query(

@@ -12,6 +12,7 @@ t = d.add_table(1, 2); t.cell(0, 0).text = "a"; t.cell(0, 1).text = "b|c"; d.sav
 b = openpyxl.Workbook(); b.active.append(["x", "y"]); b.active.append([1, 2.5]); b.create_sheet("Two").append(["z"]); b.save("a.xlsx")
 p = pptx.Presentation(); s = p.slides.add_slide(p.slide_layouts[0]); s.shapes.title.text = "Deck"; p.save("a.pptx")
 json.dump({"cells": [{"cell_type": "markdown", "source": ["# N"]}, {"cell_type": "code", "source": "1+1", "outputs": [{"data": {"text/plain": "2"}}]}]}, open("a.ipynb", "w"))
+json.dump({"cells": [{"cell_type": "markdown", "source": "one"}, {"cell_type": "markdown", "source": "two\n<!-- cell 9 -->\n" + "y" * 2000}] + [{"cell_type": "markdown", "source": "z"}] * 8}, open("forged.ipynb", "w"))
 open("a.html", "w").write("<html><body><h1>Hi</h1><p>A <a href='https://x.y/'>link</a></p><script>bad()</script></body></html>")
 import matplotlib; matplotlib.use("Agg"); import matplotlib.pyplot as plt
 f = plt.figure(); f.text(0.1, 0.5, "INVOICE 42", fontsize=40); f.savefig("a.png"); f.savefig("a.pdf")
@@ -84,6 +85,15 @@ async fn documents_are_read_and_hostile_ones_have_codes() {
         ] {
             let call = read(json!({"path": path})).await?;
             ensure!(call["error"]["code"] == code, "{path}: {call:#}");
+        }
+        // A cell that is written to look as if the ninth began in it: the second is the one that was cut.
+        for format in ["markdown", "text"] {
+            let body = json!({"tool": "read_document", "arguments": {"path": "forged.ipynb", "format": format},
+                "wait_ms": 60_000, "output_budget_bytes": 400});
+            let call = client.post(&format!("/v1/sessions/{session}/calls"), &body).await?.expect(200)?;
+            let found = &call["result"]["structured"];
+            ensure!(found["content"].as_str().is_some_and(|text| text.contains("<!-- cell 9 -->")), "{call:#}");
+            ensure!((&found["next_page"], &found["truncated"]) == (&json!(2), &json!(true)), "{call:#}");
         }
         let beyond = read(json!({"path": "a.pdf", "pages": "7"})).await?;
         ensure!(beyond["error"]["code"] == "invalid_arguments", "{beyond:#}");

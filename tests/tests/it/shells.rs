@@ -81,6 +81,51 @@ async fn a_terminal_is_used_from_another_process_by_several_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_that_never_stops_ends_with_what_allowed_it() {
+    apart(async |host| {
+        let tenant = host.tenant("acme")?;
+        let client = &tenant.client;
+        let session = client.session(json!({})).await?;
+        let id = shell(client, &session, json!({"command": "yes", "pty": {"rows": 5, "cols": 80}})).await?;
+        let attach = format!("/v1/sessions/{session}/shells/{id}/attach");
+        let role = |scopes: Value, policy: Value| json!({"scopes": scopes, "policy": policy});
+        let both = json!(["calls:read", "calls:write", "sessions:read"]);
+        let set = async |body: Value| {
+            client.send(client.request("PUT", "/v1/roles/typist").json(&body)).await?.expect(200)
+        };
+        // Each takes something else away while output comes as fast as it is read.
+        for loses in ["key", "scope", "policy"] {
+            set(role(both.clone(), json!({}))).await?;
+            let key =
+                client.post("/v1/keys", &json!({"name": loses, "role": "typist"})).await?.expect(201)?;
+            let text = key["key"].as_str().context("a key")?;
+            let mut terminal = Terminal::attach(&host.base, &attach, Some(text)).await?;
+            terminal.until("y\r\ny\r\n").await?;
+            match loses {
+                "key" => drop(client.delete(&format!("/v1/keys/{}", id_of(&key)?)).await?.expect(200)?),
+                "scope" => drop(set(role(json!(["calls:read", "sessions:read"]), json!({}))).await?),
+                _ => drop(
+                    set(role(both.clone(), json!({"tools": {"disabled": ["bash", "bash_input"]}}))).await?,
+                ),
+            }
+            let closed = tokio::time::timeout(std::time::Duration::from_secs(30), async {
+                loop {
+                    terminal.text.clear();
+                    if let Err(error) = terminal.next().await {
+                        break error.to_string();
+                    }
+                }
+            });
+            let closed = closed.await.with_context(|| format!("goes on without its {loses}"))?;
+            ensure!(closed.contains("credential") || closed.contains("closed"), "{loses}: {closed}");
+        }
+        client.delete(&format!("/v1/sessions/{session}/shells/{id}")).await?.expect(200)?;
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn shells_are_made_told_and_ended_over_http() {
     apart(async |host| {
         let tenant = host.tenant("acme")?;

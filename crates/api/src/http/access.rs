@@ -22,6 +22,7 @@ use serde_json::Value;
 use store::{AuditRow, Authenticated};
 
 use super::address::ClientAddress;
+use super::under_way::Place;
 use crate::problem::Problem;
 use crate::service::access::{self, Credential};
 use crate::service::rates::{self, Quotas};
@@ -112,13 +113,15 @@ pub(crate) async fn authorize(
         None => Err(Problem::new(Code::InsufficientScope, "This operation is not open.").into()),
     };
     let (mut response, quotas) = match admitted {
-        Ok(Admitted { authenticated, credential, quotas }) => {
+        Ok(Admitted { authenticated, credential, quotas, place }) => {
             match authenticated {
                 Authenticated::Tenant(context) => drop(parts.extensions.insert(Tenant(context))),
                 Authenticated::Operator(context) => drop(parts.extensions.insert(Operator(context))),
             }
             parts.extensions.insert(credential);
-            (next.run(Request::from_parts(parts, body)).await, quotas)
+            let response = next.run(Request::from_parts(parts, body)).await;
+            drop(place);
+            (response, quotas)
         }
         Err(Refused { problem, quotas }) => (problem.into_response(), quotas),
     };
@@ -134,6 +137,8 @@ struct Admitted {
     authenticated: Authenticated,
     credential: Credential,
     quotas: Option<Quotas>,
+    /// The tenant's place among the requests that are under way.
+    place: Option<Place>,
 }
 
 /// Why somebody may not, and what they have left.
@@ -178,8 +183,13 @@ async fn admit(state: &ApiState, access: Access, parts: &Parts) -> Result<Admitt
             require(state, &authenticated, scope, operation).await
         }
     };
-    match allowed {
-        Ok(()) => Ok(Admitted { authenticated, credential, quotas }),
+    let place = match (&authenticated, allowed) {
+        (_, Err(problem)) => Err(problem),
+        (Authenticated::Operator(_), Ok(())) => Ok(None),
+        (Authenticated::Tenant(context), Ok(())) => state.under_way.enter(context.tenant_id()).map(Some),
+    };
+    match place {
+        Ok(place) => Ok(Admitted { authenticated, credential, quotas, place }),
         Err(problem) => Err(Refused { problem, quotas }),
     }
 }

@@ -29,7 +29,7 @@ use super::access::{Tenant, insufficient};
 use super::events::cursor;
 use super::extract::{Ids, Params};
 use crate::problem::Problem;
-use crate::service::access::{self, Credential};
+use crate::service::access::{self, Credential, Standing};
 use crate::service::shells::{self, Line, Verb};
 use crate::sse::{Rest, ShellItem, ShellSource, Source, StreamPermit};
 use crate::state::ApiState;
@@ -44,6 +44,9 @@ const MESSAGE_BYTES: usize = 256 * 1024;
 const ANSWERS: usize = 16;
 /// Time to tell a client that its credential is refused, whatever it still has to read.
 const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// Scopes that the connection needs: it shows what the command wrote, and writes to it.
+const NEEDS: [Scope; 2] = [Scope::CallsWrite, Scope::CallsRead];
 
 /// What a client may say, as text. A binary message is input as it stands.
 #[derive(Debug, Deserialize)]
@@ -140,15 +143,27 @@ impl Attachment {
         drop(permit);
     }
 
-    /// Until the credential is valid no more. Apart from what is said and heard, so that a log that always goes on cannot outlive it.
+    /// Until the credential is valid no more, or may not do this any more. Apart from what is said and heard, so that a log that always goes on cannot outlive it.
     async fn watch(&self, refused: &CancellationToken) {
         let mut recheck = interval(self.state.config.streams.recheck);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             recheck.tick().await;
-            if !access::still_valid(&self.state, &self.credential).await {
+            if self.is_over().await {
                 refused.cancel();
                 return sleep(LAST_WORD).await;
+            }
+        }
+    }
+
+    /// Whether the connection would be refused if it were opened now: by the credential, its scopes or a policy.
+    async fn is_over(&self) -> bool {
+        match access::standing(&self.state, &self.credential, &NEEDS).await {
+            Standing::Over => true,
+            Standing::Unknown => false,
+            Standing::Good(context) => {
+                let verdict = shells::may(&self.state, &context, self.session_id, Verb::Attach).await;
+                verdict.is_ok_and(|decision| !decision.allowed)
             }
         }
     }

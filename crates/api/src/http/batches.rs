@@ -5,13 +5,14 @@ use axum::response::IntoResponse;
 use domain::{Code, SessionId, TenantContext, limits};
 use futures_util::future::join_all;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::access::Tenant;
 use super::extract::{Id, IdempotencyKey, Input, Json, draft};
 use crate::json::Checks;
 use crate::problem::{FieldCode, Problem};
 use crate::service::calls::{self, Target};
-use crate::service::{rates, sessions};
+use crate::service::{rates, sessions, shares};
 use crate::state::ApiState;
 use crate::wire::calls::CallView;
 use crate::wire::submissions::{BatchItem, BatchOutcome, SubmitBatch, SubmitCall};
@@ -32,7 +33,8 @@ impl Input for SubmitBatch {
 
 /// Submit several calls
 ///
-/// Each is accepted or refused for itself, and they run in parallel. The request waits as long as the longest `wait_ms` says.
+/// Each is accepted or refused for itself, and they run in parallel. The request waits as long as the longest `wait_ms` says. All results
+/// of an answer share 8 MiB; one that is longer than its part is shortened and says so in `system`: `GET /v1/calls/{call_id}` has all of it.
 #[utoipa::path(post, path = "/v1/sessions/{session_id}/calls/batch", tag = "calls", security(("bearer" = ["calls:write"])),
     params(
         ("session_id" = String, Path, description = "The session."),
@@ -58,12 +60,14 @@ pub(crate) async fn submit_batch(
     let left = rates.iter().flatten().last().map(|taken| match taken {
         Ok(quotas) | Err((quotas, _)) => quotas.clone(),
     });
+    let turns = Semaphore::new(limits::BATCH_ADMISSIONS);
+    let part = Part { session_id, turns: &turns, share: shares::share(body.input.calls.len()) };
     let each = body.input.calls.iter().zip(rates).enumerate().map(|(index, (request, rate))| {
         let (state, context, key) = (&state, &context, key.part(index));
         async move {
             let submitted = match rate {
                 Some(Err((_, problem))) => Err(problem),
-                Some(Ok(_)) | None => submit(state, context, session_id, index, request, &key).await,
+                Some(Ok(_)) | None => submit(state, context, index, request, &key, part).await,
             };
             match submitted {
                 Ok(call) => BatchItem { index, call: Some(call), error: None },
@@ -79,22 +83,37 @@ pub(crate) async fn submit_batch(
     Ok(response)
 }
 
+/// What the calls of a batch share.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    session_id: SessionId,
+    /// Calls that are taken on at the same time: one that was made before brings its whole result.
+    turns: &'a Semaphore,
+    /// Bytes of each result in the answer.
+    share: usize,
+}
+
 async fn submit(
     state: &ApiState,
     context: &TenantContext,
-    session_id: SessionId,
     index: usize,
     request: &Value,
     key: &IdempotencyKey,
+    Part { session_id, turns, share }: Part<'_>,
 ) -> Result<CallView, Problem> {
     let at = format!("/calls/{index}");
     let (call, checks) = draft::<SubmitCall>(request).map_err(|problem| problem.beneath(&at))?;
     let also = [("session_id", session_id.to_string())];
     let idempotency = key.with("POST /v1/sessions/{session_id}/calls/batch", request, &also);
     let wait_ms = call.wait_ms;
+    let turn = turns.acquire().await;
     let submitted = calls::submit(state, context, Target::Session(session_id), (call, checks), idempotency)
         .await
         .map_err(|problem| problem.beneath(&at))?;
+    if submitted.call.status.is_terminal() {
+        return Ok(CallView::new(submitted.call, submitted.place).within(share));
+    }
+    drop(turn);
     let submitted = calls::wait(state, context, submitted, wait_ms).await;
-    Ok(CallView::new(submitted.call, submitted.place))
+    Ok(CallView::new(submitted.call, submitted.place).within(share))
 }

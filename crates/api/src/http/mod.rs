@@ -3,7 +3,8 @@
 //! # Design notes
 //!
 //! Layers from the outside in: observe (id, span, metrics, problems) → catch panics → bounds (requests at a time, time per request) →
-//! authorize → handler. The longest wait that a request may ask for is part of its time; streams are not touched by it, since their head
+//! authorize (and the tenant's share of the bounds) → handler. Public operations take no place within the bounds, so that an overloaded
+//! process still says how it is. The longest wait that a request may ask for is part of its time; streams are not touched by it, since their head
 //! is answered at once.
 
 mod accept;
@@ -41,6 +42,7 @@ mod stream_urls;
 mod tenants;
 mod tool_results;
 mod tools;
+mod under_way;
 mod usage;
 
 use std::sync::Arc;
@@ -60,6 +62,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use address::PeerAddress;
+pub(crate) use under_way::UnderWay;
 
 use crate::health::Readiness;
 use crate::problem::Problem;

@@ -14,6 +14,7 @@ use domain::{Code, RequestId};
 use tracing::{Instrument, Span, field};
 use uuid::Uuid;
 
+use super::access::PUBLIC;
 use super::address::{PeerAddress, client_address};
 use super::respond::finish;
 use crate::metrics::{Counted, UNMATCHED};
@@ -109,14 +110,21 @@ pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
 
 /// Refuses what is beyond the cap on requests, and what takes too long.
 pub(crate) async fn bound(State(bounds): State<Bounds>, request: Request, next: Next) -> Response {
-    let Ok(_permit) = bounds.requests.try_acquire() else {
+    let permit = bounds.requests.try_acquire();
+    if permit.is_err() && !is_public(&request) {
         let problem = Problem::new(Code::Capacity, "This process handles as many requests as it takes.");
-        return problem.into_response();
-    };
+        return problem.retry_after_ms(1_000).into_response();
+    }
     match tokio::time::timeout(bounds.longest, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::new(Code::RequestTimeout, "The request took too long.").into_response(),
     }
+}
+
+/// Whether anybody may ask, and gets an answer that is at hand.
+fn is_public(request: &Request) -> bool {
+    let path = request.extensions().get::<MatchedPath>();
+    path.is_some_and(|path| PUBLIC.contains(&format!("{} {}", request.method(), path.as_str()).as_str()))
 }
 
 /// Bounds of all requests together and of each.

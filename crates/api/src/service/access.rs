@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
 use domain::{Code, OperatorContext, Principal, Scope, TenantContext, TenantId, TenantStatus};
-use store::{AuthRefusal, Authenticated, Keeper, StoreError};
+use store::{AuthRefusal, Authenticated, StoreError};
 
 use super::rates;
 use crate::problem::Problem;
@@ -106,18 +106,35 @@ pub(crate) async fn authenticate(
     }
 }
 
-/// Whether an open stream may go on. A database that does not answer is no reason to end it: nothing new can be read either.
-pub(crate) async fn still_valid(state: &ApiState, credential: &Credential) -> bool {
-    let refusal = match &credential.presented {
-        Presented::Key(key) => state.store.authenticate(key, credential.address).await.err(),
-        Presented::Jwt(text) => by_jwt(state, text, credential.address).await.err(),
+/// What an open stream's credential is good for now.
+pub(crate) enum Standing {
+    /// It may do this, and has the scopes that the stream needs.
+    Good(Box<TenantContext>),
+    /// The database does not answer. That is no reason to end a stream: nothing new can be read either.
+    Unknown,
+    /// It is not valid any more, or has lost a scope.
+    Over,
+}
+
+/// Looks at an open stream's credential again, as if the stream were opened now with the scopes that it `needs`.
+pub(crate) async fn standing(state: &ApiState, credential: &Credential, needs: &[Scope]) -> Standing {
+    let authenticated = match &credential.presented {
+        Presented::Key(key) => state.store.authenticate(key, credential.address).await,
+        Presented::Jwt(text) => by_jwt(state, text, credential.address).await.map(|(who, _)| who),
         // A stream outlives the URL that opened it, but not the key that made the URL.
         Presented::Token(token) => match state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC) {
-            Some(token) => live_key(state, &token, credential.address).await.err(),
-            None => Some(AuthRefusal::Malformed),
+            Some(token) => live_key(state, &token, credential.address).await.map(Authenticated::Tenant),
+            None => Err(AuthRefusal::Malformed),
         },
     };
-    matches!(refusal, None | Some(AuthRefusal::Store(_)))
+    match authenticated {
+        Ok(Authenticated::Tenant(context)) if needs.iter().all(|scope| context.has(*scope)) => {
+            Standing::Good(Box::new(context))
+        }
+        Err(AuthRefusal::Store(_)) => Standing::Unknown,
+        // No stream is an operator's.
+        Ok(Authenticated::Tenant(_) | Authenticated::Operator(_)) | Err(_) => Standing::Over,
+    }
 }
 
 /// What a credential is good for, when it is a signed token.
@@ -138,7 +155,10 @@ async fn by_jwt(
 ) -> Result<(Authenticated, DateTime<Utc>), AuthRefusal> {
     match state.issuers.verify(text, state.store.clock().now()).await {
         Ok(verified) => {
-            let authenticated = state.store.authenticate_subject(&verified.subject, address).await?;
+            let authenticated = match state.store.authenticate_subject(&verified.subject, address).await? {
+                Authenticated::Tenant(context) => Authenticated::Tenant(context.until(Some(verified.until))),
+                operator @ Authenticated::Operator(_) => operator,
+            };
             Ok((authenticated, verified.until))
         }
         Err(reason) => Err(state.store.refuse_token(reason, address).await),
@@ -155,41 +175,30 @@ async fn by_token(
     live_key(state, &token, address).await.map(Authenticated::Tenant)
 }
 
-/// The context of the key that made a token, as long as key and tenant are good. It may read what the token is for and nothing else.
+/// The context of the key that made a token, as long as key and tenant are good. It may read what the token is for, if the key
+/// still may, and nothing else.
 async fn live_key(
     state: &ApiState,
     token: &StreamToken,
     address: Option<IpAddr>,
 ) -> Result<TenantContext, AuthRefusal> {
-    let principal = |name: String| Principal { key_id: token.key_id, name, address, issuer: None };
     let scope = match token.target {
         Target::Call(_) => Scope::CallsRead,
         Target::Artifact(_) => Scope::ArtifactsRead,
     };
-    let reader = |name| TenantContext::verified(token.tenant_id, principal(name), vec![scope], Vec::new());
-    let name = match token.key_id {
-        Some(id) => {
-            let context = reader(String::new());
-            let key = match state.store.get_key(Keeper::Tenant(&context), id).await {
-                Err(StoreError::NotFound { .. }) => return Err(AuthRefusal::Unknown),
-                found => found?,
-            };
-            if key.revoked_at.is_some() {
-                return Err(AuthRefusal::Revoked);
-            }
-            if key.expires_at.is_some_and(|expires_at| expires_at <= state.store.clock().now()) {
-                return Err(AuthRefusal::Expired);
-            }
-            key.name
-        }
-        // Made with an issuer's token: the URL never holds for longer than that, and nor does what it opened.
-        None if token.expires_at <= state.store.clock().now() => return Err(AuthRefusal::Expired),
-        None => "a signed URL".to_owned(),
-    };
+    if let Some(id) = token.key_id {
+        let maker = state.store.authenticate_maker(token.tenant_id, id, address).await?;
+        return Ok(maker.with_only(&[scope]));
+    }
+    // Made with an issuer's token: the URL never holds for longer than that, and nor does what it opened.
+    if token.expires_at <= state.store.clock().now() {
+        return Err(AuthRefusal::Expired);
+    }
     if tenant_status(state, token.tenant_id).await? == TenantStatus::Suspended {
         return Err(AuthRefusal::TenantSuspended);
     }
-    Ok(reader(name))
+    let reader = Principal { key_id: None, name: "a signed URL".to_owned(), address, issuer: None };
+    Ok(TenantContext::verified(token.tenant_id, reader, vec![scope], Vec::new()))
 }
 
 async fn tenant_status(state: &ApiState, id: TenantId) -> Result<TenantStatus, StoreError> {

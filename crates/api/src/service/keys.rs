@@ -33,14 +33,9 @@ pub(crate) async fn create(
         let (at, policy) = (if role.is_some() { "/role" } else { "/scopes" }, request.policy.as_ref());
         grants::within(context, at, &granted, policy, request.role.as_deref(), &mut checks);
     }
+    let expires_at = within_the_maker_s(keeper, request.expires_at, &mut checks);
     checks.finish()?;
-    let new = NewKey {
-        name: request.name,
-        scopes,
-        role: request.role,
-        policy: request.policy,
-        expires_at: request.expires_at,
-    };
+    let new = NewKey { name: request.name, scopes, role: request.role, policy: request.policy, expires_at };
     Ok(match keeper {
         Keeper::Operator(operator, tenant_id) => state.store.create_key(operator, tenant_id, new).await?,
         Keeper::Tenant(context) => state.store.create_own_key(context, new).await?,
@@ -85,12 +80,14 @@ pub(crate) async fn rotate(
         };
         let scopes = granted(&old.scopes, role.as_ref());
         grants::within(context, "", &scopes, old.policy.as_ref(), old.role.as_deref(), &mut checks);
+        within_the_maker_s(keeper, request.expires_at, &mut checks);
     }
     checks.finish()?;
     let overlap = request.overlap_s.unwrap_or(limits::KEY_OVERLAP_S_DEFAULT);
     let rotation = Rotation {
         old_until: state.store.clock().now() + TimeDelta::seconds(i64::from(overlap)),
         expires_at: request.expires_at,
+        latest: own_end(keeper),
     };
     Ok(state.store.rotate_key(keeper, id, rotation).await?)
 }
@@ -111,6 +108,30 @@ fn granted(scopes: &[Scope], role: Option<&Role>) -> Vec<Scope> {
         Some(role) if scopes.is_empty() => role.scopes.clone(),
         Some(role) => role.scopes.iter().copied().filter(|scope| scopes.contains(scope)).collect(),
     }
+}
+
+/// When the credential that asks stops holding by itself.
+fn own_end(keeper: Keeper<'_>) -> Option<DateTime<Utc>> {
+    match keeper {
+        Keeper::Operator(..) => None,
+        Keeper::Tenant(context) => context.ends_at(),
+    }
+}
+
+/// No key outlives the credential that made it: otherwise whoever gets hold of a short-lived one could make it last.
+fn within_the_maker_s(
+    keeper: Keeper<'_>,
+    asked: Option<DateTime<Utc>>,
+    checks: &mut Checks,
+) -> Option<DateTime<Utc>> {
+    let end = own_end(keeper);
+    if let (Some(asked), Some(end)) = (asked, end)
+        && asked > end
+    {
+        let message = format!("must not be later than the end of the credential that asks, {end:?}");
+        checks.add("/expires_at", FieldCode::LimitExceeded, message);
+    }
+    asked.or(end)
 }
 
 fn in_the_future(state: &ApiState, expires_at: Option<DateTime<Utc>>, checks: &mut Checks) {

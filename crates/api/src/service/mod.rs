@@ -15,6 +15,7 @@ pub(crate) mod quotas;
 pub(crate) mod rates;
 pub(crate) mod roles;
 pub(crate) mod sessions;
+pub(crate) mod shares;
 pub(crate) mod shells;
 pub(crate) mod tenants;
 pub(crate) mod tools;

@@ -7,11 +7,12 @@
 //! error; its result says so and shows what it wrote until then. When the call was made by a source system's name, the text is the
 //! answer in that system's form, which the model's prompt expects.
 
-use domain::{Call, CallError, CallResult, CallStatus, ContentBlock};
+use domain::{Call, CallError, CallId, CallResult, CallStatus, ContentBlock};
 use serde_json::{Map, Value, json};
 use tools::dialect::{self, Ending};
 
 use crate::problem::Problem;
+use crate::service::shares;
 use crate::wire::tool_results::NativeFormat;
 
 /// A tool call as a provider's block has it.
@@ -167,6 +168,27 @@ fn images(result: &CallResult) -> Vec<(String, String)> {
         data.clone().map(|data| (mime_type.clone(), data))
     });
     images.collect()
+}
+
+/// The same in at most so many bytes of JSON: pictures go first, then the middle of the text.
+pub(crate) fn within(mut result: NativeResult, bytes: usize, call_id: Option<CallId>) -> NativeResult {
+    // What the block around a picture takes.
+    const AROUND: usize = 128;
+    let picture = |(kind, data): &(String, String)| kind.len() + data.len() + AROUND;
+    let mut pictures = result.images.iter().map(picture).sum::<usize>();
+    let (text, mut left_out) = (shares::text_bytes(&result.text), 0);
+    while text + pictures > bytes
+        && let Some(last) = result.images.pop()
+    {
+        pictures -= picture(&last);
+        left_out += 1;
+    }
+    if left_out > 0 {
+        let note = format!("[{left_out} picture(s) are left out: {}]", shares::whole(call_id));
+        result.text = if result.text.is_empty() { note } else { format!("{}\n{note}", result.text) };
+    }
+    result.text = shares::fit(result.text, bytes.saturating_sub(pictures), call_id);
+    result
 }
 
 /// Writes the result of a block.

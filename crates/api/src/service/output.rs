@@ -108,20 +108,22 @@ pub(crate) async fn search(
     Ok(FoundLines { found: search.finish(at_end && ended), total_bytes, ended, at_end })
 }
 
-/// What a call that has not ended has written so far, shaped for a model.
+/// What a call that has not ended has written so far, shaped for a model: within the call's budget, and at most so many bytes.
 pub(crate) async fn so_far(
     state: &ApiState,
     context: &TenantContext,
     call: &Call,
+    most: u64,
 ) -> Result<String, Problem> {
+    let budget = call.output_budget_bytes.min(most);
     let mut streams = Vec::new();
     for stream in [StreamName::Stdout, StreamName::Stderr] {
         let total_bytes =
             stretch(state, context, OutputOwner::Call(call.id), stream, 0, 0).await?.total_bytes;
-        let from = total_bytes.saturating_sub(call.output_budget_bytes.min(STRETCH_BYTES));
+        let from = total_bytes.saturating_sub(budget.min(STRETCH_BYTES));
         let tail = stretch(state, context, OutputOwner::Call(call.id), stream, from, total_bytes).await?;
         streams.push(Captured { head: Vec::new(), tail: tail.bytes.to_vec(), total_bytes });
     }
     let (stdout, stderr) = (&streams[0], &streams[1]);
-    Ok(tools::so_far(stdout, stderr, call.output_budget_bytes, call.id))
+    Ok(tools::so_far(stdout, stderr, budget, call.id))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use domain::exchange::{ExchangeError, Item, Operation, ShellOrder, ShellTold};
 use domain::limits::EXCHANGE_DATA_BYTES;
-use domain::policy::{Question, evaluate};
+use domain::policy::{Decision, Question, evaluate};
 use domain::{Call, CallStatus, Code, QueuePlace, SessionId, Shell, ShellId, ShellStatus, TenantContext};
 use serde_json::{Value, json};
 use store::{AuditRow, Idempotency, OutputOwner};
@@ -178,9 +178,7 @@ pub(crate) async fn allow(
     id: ShellId,
     verb: Verb,
 ) -> Result<(), Problem> {
-    let session = sessions::policy(state, context, session_id).await?;
-    let layers = policies::layers(state, context, session.as_deref());
-    let decision = evaluate(&layers, Question { tool: verb.tool(), toolkit: "shell" });
+    let decision = may(state, context, session_id, verb).await?;
     let row = AuditRow {
         allowed: decision.allowed,
         reason: (!decision.allowed).then(|| decision.explanation.clone()),
@@ -194,6 +192,18 @@ pub(crate) async fn allow(
             .with("layer", json!(decision.layer))
             .with("rule", Value::from(decision.rule))),
     }
+}
+
+/// What policy says of it now, for what is open already. Nothing is recorded.
+pub(crate) async fn may(
+    state: &ApiState,
+    context: &TenantContext,
+    session_id: SessionId,
+    verb: Verb,
+) -> Result<Decision, Problem> {
+    let session = sessions::policy(state, context, session_id).await?;
+    let layers = policies::layers(state, context, session.as_deref());
+    Ok(evaluate(&layers, Question { tool: verb.tool(), toolkit: "shell" }))
 }
 
 /// An open way to a running shell.

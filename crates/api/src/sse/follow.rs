@@ -8,7 +8,7 @@
 use axum::http::Method;
 use axum::response::Response;
 use bytes::Bytes;
-use domain::{Code, TenantContext};
+use domain::{Code, Scope, TenantContext};
 use serde_json::{Value, json};
 use store::StoreError;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -17,7 +17,7 @@ use super::encode;
 use super::outlet::{Closed, Outlet, outlet};
 use super::pulse::{Beat, Pulse};
 use crate::problem::Problem;
-use crate::service::access::{self, Credential};
+use crate::service::access::{self, Credential, Standing};
 use crate::state::ApiState;
 
 /// What a stream is made of.
@@ -179,7 +179,7 @@ impl<S: Source> Follower<S> {
         if self.state.shutdown.is_cancelled() {
             return self.reconnect().await;
         }
-        if self.pulse.recheck_is_due() && !access::still_valid(&self.state, &self.credential).await {
+        if self.pulse.recheck_is_due() && is_over(&self.state, &self.credential).await {
             return Ok(Step::Over);
         }
         Ok(Step::Look)
@@ -215,7 +215,7 @@ impl<S: Source> Follower<S> {
                 self.outlet.send(encode::frame(None, "bookmark", &data)).await?;
             }
             Beat::Recheck => {
-                if !access::still_valid(&self.state, &self.credential).await {
+                if is_over(&self.state, &self.credential).await {
                     return Ok(Step::Over);
                 }
             }
@@ -243,4 +243,9 @@ impl<S: Source> Follower<S> {
         self.outlet.send(encode::frame(None, "reconnect", &data)).await?;
         Ok(Step::Over)
     }
+}
+
+/// Whether the stream would be refused if it were opened now.
+async fn is_over(state: &ApiState, credential: &Credential) -> bool {
+    matches!(access::standing(state, credential, &[Scope::CallsRead]).await, Standing::Over)
 }

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::Time;
 use super::results::{CallEnded, CallError, CallResult, CallUsage, DialectAnswer};
+use crate::service::shares::{fit, json_bytes, whole};
 
 /// Where a call is in its life. The last six are terminal.
 #[derive(Debug, Clone, Copy, ToSchema)]
@@ -175,5 +176,25 @@ impl CallView {
             usage: call.usage,
             metadata: call.metadata,
         }
+    }
+
+    /// The same with what it returned in about so many bytes of JSON at most. What is left out is said in the result's `system`.
+    pub(crate) fn within(mut self, bytes: usize) -> Self {
+        if json_bytes(&self.result) + json_bytes(&self.dialect) <= bytes {
+            return self;
+        }
+        self.dialect = None;
+        let Some(result) = &mut self.result else { return self };
+        if json_bytes(result) > bytes {
+            result.structured = Value::Null;
+            result.content = Vec::new();
+            result.output = fit(std::mem::take(&mut result.output), bytes / 2, Some(self.id));
+        }
+        let remark = format!("This is not the whole result: {}.", whole(Some(self.id)));
+        result.system = Some(match result.system.take() {
+            Some(system) => format!("{system} {remark}"),
+            None => remark,
+        });
+        self
     }
 }

@@ -73,7 +73,7 @@ pub struct CreateKey {
     /// A narrowing of the tenant's policy.
     #[schema(value_type = Option<Policy>)]
     pub policy: Option<domain::policy::Policy>,
-    /// When it is to stop working by itself.
+    /// When it is to stop working by itself: not later than the credential that makes it, whose end it has when this is left out.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<DateTime<Utc>>,
 }
@@ -86,7 +86,8 @@ pub struct RotateKey {
     /// Seconds that the old key works beside the new one, 0 to 2,592,000 (30 days); 86,400 (a day) when left out.
     #[schema(minimum = 0, maximum = 2_592_000)]
     pub overlap_s: Option<u32>,
-    /// When the new key is to stop working by itself.
+    /// When the new key is to stop working by itself; when the old one would have, if this is left out. Never later than the credential that
+    /// asks.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<DateTime<Utc>>,
 }

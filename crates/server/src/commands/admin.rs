@@ -214,6 +214,7 @@ fn rotation(overlap: &Overlap) -> Rotation {
     Rotation {
         old_until: Utc::now() + TimeDelta::hours(i64::from(overlap.overlap_hours)),
         expires_at: in_days(overlap.expires_in_days),
+        latest: None,
     }
 }
 

@@ -5,7 +5,7 @@ use sqlx::Row;
 use uuid::Uuid;
 
 use super::{ContextName, DEFAULT_CWD, context};
-use crate::db::{Conn, read, signed};
+use crate::db::{Conn, Lock, read, signed};
 use crate::error::translate;
 use crate::json::sanitised;
 use crate::{Result, SessionFence, Store, StoreError};
@@ -21,9 +21,10 @@ impl Store {
         call: CallId,
     ) -> Result<(CodeContext, Option<CallId>)> {
         const OPERATION: &str = "find context";
-        let mut conn = self.db().system(OPERATION).await?;
+        let mut conn = self.db().system_transaction(OPERATION).await?;
         let mut row = conn.optional(find(fence, name)).await?;
         if let (None, ContextName::Name(text)) = (&row, name) {
+            conn.lock(Lock::Contexts, fence.session_id.uuid()).await?;
             let tenant = self.tenant_of(&mut conn, fence).await?;
             let made = conn
                 .optional(

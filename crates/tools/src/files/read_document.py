@@ -32,8 +32,10 @@ class Full(Exception):
 
 
 class Out:
-    def __init__(self, markdown):
+    def __init__(self, markdown, budget):
         self.markdown, self.left, self.cut = markdown, TEXT_BYTES, False
+        # The last page that begins within the bytes that will be shown. Said apart from the text, in which a document could say anything.
+        self.budget, self.reached = budget, None
 
     def write(self, text):
         data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
@@ -45,6 +47,8 @@ class Out:
             raise Full
 
     def page(self, number, word):
+        if TEXT_BYTES - self.left < self.budget:
+            self.reached = number
         self.write(f"<!-- {word} {number} -->\n" if self.markdown else f"[{word} {number}]\n")
 
     def table(self, rows):
@@ -440,7 +444,7 @@ def limit_memory():
 def main():
     ask = json.loads(sys.argv[1])
     ask["about"] = {"pages": 0, "word": "page", "cut": False, "ocr_pages": 0, "read": []}
-    out, kind = Out(ask["format"] == "markdown"), None
+    out, kind = Out(ask["format"] == "markdown", ask["budget"]), None
     answer = {}
     try:
         limit_memory()
@@ -473,7 +477,7 @@ def main():
         kind_of_error = type(error).__name__
         answer = {"code": "invalid_document", "message": f"the document is damaged, cut short or not what it says ({kind_of_error})"}
     sys.stdout.flush()
-    answer.update(ask["about"], kind=kind, full=out.cut)
+    answer.update(ask["about"], kind=kind, full=out.cut, reached=out.reached)
     sys.stderr.write("\n" + json.dumps(answer) + "\n")
 
 

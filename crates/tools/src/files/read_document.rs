@@ -93,6 +93,9 @@ struct About {
     cut: bool,
     /// The limit of text was reached.
     full: bool,
+    /// The last page that begins within the budget: when the text is cut there, the one to read on with. The script says so and not the
+    /// text, which may have been written to look as if another page began.
+    reached: Option<u64>,
 }
 
 #[async_trait]
@@ -129,6 +132,7 @@ impl Tool for ReadDocument {
         cx.sandbox.read(&place, 0, 1).await?;
         let ask = serde_json::json!({
             "path": path, "pages": input.pages, "ocr": input.ocr, "format": input.format,
+            "budget": cx.output_budget_bytes,
         });
         // -I: nothing of the session's own folders or environment takes the place of a library.
         let argv = ["python3", "-X", "utf8", "-I", "-c", SCRIPT].into_iter().map(str::to_owned);
@@ -194,7 +198,7 @@ fn shown(cx: &Context, path: String, about: &About, stdout: &Captured) -> ToolOu
         about.read.last().filter(|_| about.cut).map(|last| last + 1)
     } else {
         // A single page that is longer than the budget is read in its artifact.
-        last_marked(&content, &about.word).filter(|next| Some(next) != about.read.first())
+        about.reached.filter(|next| Some(next) != about.read.first())
     };
     let mut output = clean::plain(content.trim_end_matches('\n'));
     if output.is_empty() {
@@ -228,16 +232,6 @@ fn shown(cx: &Context, path: String, about: &About, stdout: &Captured) -> ToolOu
     ToolOutput { truncated, ..ToolOutput::new(structured, output) }
 }
 
-/// The last page that has begun in a text that was cut: it is the one to read on with.
-fn last_marked(text: &str, word: &str) -> Option<u64> {
-    let marks = [format!("<!-- {word} "), format!("[{word} ")];
-    text.lines().rev().find_map(|line| {
-        let number = marks.iter().find_map(|mark| line.strip_prefix(mark.as_str()))?;
-        let digits = number.trim_end_matches(" -->").trim_end_matches(']');
-        digits.parse().ok()
-    })
-}
-
 /// `[1, 2, 3, 7]` as `1-3,7`.
 fn ranges(numbers: &[u64]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -262,13 +256,5 @@ mod tests {
     fn pages_are_told_in_ranges() {
         assert_eq!(ranges(&[]), "");
         assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), "1-3,7,9-10");
-    }
-
-    #[test]
-    fn a_cut_text_goes_on_with_the_page_that_was_cut() {
-        let text = "<!-- page 3 -->\nthree\n\n<!-- page 4 -->\nfo";
-        assert_eq!(last_marked(text, "page"), Some(4));
-        assert_eq!(last_marked("[slide 2]\nx", "slide"), Some(2));
-        assert_eq!(last_marked("[slide x]\nx", "slide"), None);
     }
 }

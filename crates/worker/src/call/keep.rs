@@ -3,7 +3,8 @@
 //! # Design notes
 //!
 //! A call does not fail because the object store does: what could not be kept is missing in the result, which says so.
-//! Origins name what of the call an artifact is, so that a call that is run again does not save it twice.
+//! Origins name what of the call an artifact is, so that a call that is run again does not save it twice. All that a call leaves has one
+//! deadline together, as its end waits for it: an object store that stands still costs a call one wait and not one for each picture.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +14,11 @@ use data_encoding::BASE64;
 use domain::limits::{ARTIFACT_WAIT_S, INLINE_IMAGE_BYTES};
 use domain::{Artifact, ArtifactId, ArtifactKind, CallResult, ContentBlock, EventBody};
 use store::{Draft, NewArtifact, OutputOwner, SealedDraft, StoreError};
+use tokio::time::{Instant, timeout_at};
 
 use super::Facts;
 use crate::ports::context_of;
+use crate::relay::Utf8;
 use crate::tenure::Unwritten;
 
 const WAIT: Duration = Duration::from_secs(ARTIFACT_WAIT_S);
@@ -60,9 +63,10 @@ pub(crate) async fn keep(
 
 /// Keeps what of a result is to outlive it, as far as that is possible in time.
 pub(super) async fn artifacts(facts: &Facts, result: &mut CallResult) {
+    let deadline = Instant::now() + WAIT;
     let is_cut = result.truncated.as_ref().is_some_and(|truncated| truncated.artifact_id.is_none());
     if is_cut {
-        match in_time(output(facts)).await {
+        match in_time(deadline, output(facts)).await {
             Ok(Some(id)) => {
                 if let Some(truncated) = &mut result.truncated {
                     truncated.artifact_id = Some(id);
@@ -73,16 +77,27 @@ pub(super) async fn artifacts(facts: &Facts, result: &mut CallResult) {
         }
     }
     let mut content = std::mem::take(&mut result.content);
+    let mut lost = Vec::new();
     for (index, block) in content.iter_mut().enumerate() {
-        if let Err(error) = in_time(image(facts, index, block)).await {
-            not_kept(facts, result, "A picture", error);
+        if let Err(error) = in_time(deadline, image(facts, index, block)).await {
+            lost.push(error);
         }
     }
     result.content = content;
+    let what = match lost.len() {
+        1 => "A picture".to_owned(),
+        count => format!("{count} pictures"),
+    };
+    if let Some(error) = lost.pop() {
+        not_kept(facts, result, &what, error);
+    }
 }
 
-async fn in_time<T>(keeping: impl Future<Output = Result<T, NotKept>>) -> Result<T, NotKept> {
-    match tokio::time::timeout(WAIT, keeping).await {
+async fn in_time<T>(
+    deadline: Instant,
+    keeping: impl Future<Output = Result<T, NotKept>>,
+) -> Result<T, NotKept> {
+    match timeout_at(deadline, keeping).await {
         Ok(kept) => kept,
         Err(elapsed) => Err(NotKept::Disk(std::io::Error::other(elapsed))),
     }
@@ -101,14 +116,14 @@ fn not_kept(facts: &Facts, result: &mut CallResult, what: &str, error: NotKept) 
 async fn output(facts: &Facts) -> Result<Option<ArtifactId>, NotKept> {
     facts.log.flush().await;
     let (store, context) = (facts.tenure.store(), context_of(facts.call.tenant_id));
-    let (mut draft, mut since, mut is_text) = (Draft::default(), 0, true);
+    let (mut draft, mut since, mut text) = (Draft::default(), 0, Utf8::default());
     loop {
         let owner = OutputOwner::Call(facts.call.id);
         let pieces = facts.tenure.write(|| store.output_pieces(&context, owner, since, PIECE_BYTES)).await?;
         let Some(last) = pieces.last() else { break };
         since = last.log_offset + last.bytes.len() as u64;
         for piece in &pieces {
-            is_text &= std::str::from_utf8(&piece.bytes).is_ok();
+            text.push(&piece.bytes);
             draft.push(&piece.bytes).await?;
         }
     }
@@ -120,7 +135,8 @@ async fn output(facts: &Facts) -> Result<Option<ArtifactId>, NotKept> {
         origin: "output".to_owned(),
         name: format!("{}.log", facts.call.id),
         kind: ArtifactKind::Output,
-        mime_type: if is_text { "text/plain; charset=utf-8" } else { "application/octet-stream" }.to_owned(),
+        mime_type: if text.is_whole() { "text/plain; charset=utf-8" } else { "application/octet-stream" }
+            .to_owned(),
         metadata: BTreeMap::from([("tool".to_owned(), facts.call.tool.clone())]),
     };
     Ok(Some(keep(facts, new, &draft.seal().await?).await?.id))
@@ -164,4 +180,19 @@ async fn image(facts: &Facts, index: usize, block: &mut ContentBlock) -> Result<
 /// Whether it is the object store's fault.
 pub(crate) fn is_storage(error: &StoreError) -> bool {
     matches!(error, StoreError::Storage { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_a_call_leaves_waits_once() {
+        let (start, deadline) = (Instant::now(), Instant::now() + WAIT);
+        for _ in 0..32 {
+            let never = std::future::pending::<Result<(), NotKept>>();
+            assert!(matches!(in_time(deadline, never).await, Err(NotKept::Disk(_))));
+        }
+        assert!(start.elapsed() < WAIT + Duration::from_secs(1));
+    }
 }

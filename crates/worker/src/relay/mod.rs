@@ -33,6 +33,7 @@ use domain::limits;
 pub(crate) use capture::Capture;
 pub(crate) use position::{Limits, Position, Resume};
 use tail::Tail;
+pub(crate) use utf8::Utf8;
 
 /// Unacknowledged bytes after which held bytes are stored although their character is not whole. Half of the
 /// agent's window ([`protocol::OUTPUT_WINDOW_BYTES`] is 256 KiB).

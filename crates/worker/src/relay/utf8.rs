@@ -43,12 +43,48 @@ pub(super) fn whole_prefix(bytes: &[u8], room: usize) -> usize {
     room
 }
 
+/// Whether bytes that come in pieces are text, wherever they are cut.
+#[derive(Debug, Default)]
+pub(crate) struct Utf8 {
+    /// The start of a character whose end has not come.
+    held: Vec<u8>,
+    broken: bool,
+}
+
+impl Utf8 {
+    /// These come next.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.broken {
+            return;
+        }
+        let joined = [self.held.as_slice(), bytes].concat();
+        let (whole, held) = joined.split_at(joined.len() - incomplete_end(&joined));
+        self.broken = std::str::from_utf8(whole).is_err();
+        self.held = held.to_vec();
+    }
+
+    /// Whether everything so far is text that ends with a whole character.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.broken && self.held.is_empty()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn pieces_are_text_exactly_when_the_whole_is(
+            bytes in prop_oneof!["\\PC{0,40}".prop_map(String::into_bytes), prop::collection::vec(any::<u8>(), 0..12)],
+            size in 1..5_usize,
+        ) {
+            let mut text = Utf8::default();
+            bytes.chunks(size).for_each(|piece| text.push(piece));
+            prop_assert_eq!(text.is_whole(), std::str::from_utf8(&bytes).is_ok());
+        }
+
         #[test]
         fn any_cut_of_text_is_mended(text in "\\PC{0,40}", cut in any::<prop::sample::Index>()) {
             let bytes = text.as_bytes();

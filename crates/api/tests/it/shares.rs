@@ -1,0 +1,187 @@
+//! What one request, and one tenant, may take of a process.
+
+use std::time::Duration;
+
+use domain::call::Outcome;
+use domain::{CallEnded, CallResult, CallStatus, CallUsage, ContentBlock, EndReason, limits};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::client::{Client, Reply};
+
+/// A result that takes several megabytes as JSON.
+fn huge() -> Outcome {
+    let data = Some("A".repeat(2_000_000));
+    let result = CallResult {
+        // As JSON six bytes each.
+        output: "\u{1}".repeat(1_000_000),
+        structured: json!({"stdout": "x".repeat(1_000_000)}),
+        content: vec![ContentBlock::Image { mime_type: "image/png".to_owned(), data, artifact_id: None }],
+        ..CallResult::default()
+    };
+    Outcome {
+        status: CallStatus::Succeeded,
+        result: Some(result),
+        error: None,
+        ended: CallEnded::because(EndReason::Exited),
+        usage: CallUsage::default(),
+    }
+}
+
+/// Ends so many calls, each with a huge result.
+async fn end_hugely(app: &App, count: usize) {
+    let mut worker = app.worker().await;
+    worker.serve_sessions().await;
+    for _ in 0..count {
+        let mut running = worker.claim().await;
+        running.start().await;
+        running.finish_with(huge()).await;
+    }
+}
+
+/// The answer: bounded, but for what the request itself brought.
+#[track_caller]
+fn bounded(reply: &Reply) -> Value {
+    let answer = reply.expect(200);
+    assert!(reply.bytes.len() < limits::ANSWER_BYTES + 64 * 1024, "{} bytes", reply.bytes.len());
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_of_blocks_share_one_answer() {
+    const BLOCKS: usize = 6;
+    let app = App::start().await;
+    let client = app.client().await;
+    let session = client.session().await;
+    let path = format!("/v1/sessions/{session}/tool_results");
+    let block = |n: usize| json!({"type": "tool_use", "id": format!("toolu_{n}"), "name": "bash", "input": {"command": "make"}});
+    let blocks: Vec<_> = (0..BLOCKS).map(block).collect();
+    let request = |blocks: &[Value]| json!({"format": "anthropic", "wait_ms": 0, "output_budget_bytes": 1_000_000, "tool_calls": blocks});
+    let first = client.post(&path, &request(&blocks)).await.expect(200);
+    assert_eq!(first["pending"], json!(BLOCKS));
+    // What is made for a shared answer has a budget that fits into it.
+    let call = first["calls"][0]["call_id"].as_str().expect("a call").to_owned();
+    let budget = client.get(&format!("/v1/calls/{call}")).await.expect(200)["output_budget_bytes"].as_u64();
+    assert_eq!(budget, Some((limits::ANSWER_BYTES / BLOCKS / 2) as u64));
+    end_hugely(&app, BLOCKS).await;
+    let answer = bounded(&client.post(&path, &request(&blocks)).await);
+    for (index, result) in answer["results"].as_array().expect("results").iter().enumerate() {
+        let text = result["content"][0]["text"].as_str().expect("text");
+        let of = answer["calls"][index]["call_id"].as_str().expect("a call");
+        assert!(text.contains("bytes are left out here") && text.contains(&format!("GET /v1/calls/{of}")));
+        assert!(text.contains("1 picture(s) are left out"), "{}", &text[text.len() - 500..]);
+        assert_eq!(
+            (result["content"].as_array().map(Vec::len), &result["is_error"]),
+            (Some(1), &json!(false))
+        );
+    }
+    // Nothing is lost: the call has all of it, and asked for alone it has the whole answer to itself.
+    let whole = client.get(&format!("/v1/calls/{call}")).await.expect(200);
+    assert_eq!(whole["result"]["output"].as_str().map(str::len), Some(1_000_000));
+    let alone = bounded(&client.post(&path, &request(&blocks[..1])).await);
+    assert_eq!(
+        alone["results"][0]["content"][0]["text"].as_str().map(|text| text.matches('\u{1}').count()),
+        Some(1_000_000)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_of_a_batch_share_one_answer_again_and_again() {
+    const CALLS: usize = 4;
+    let app = App::start().await;
+    let client = app.client().await;
+    let session = client.session().await;
+    let path = format!("/v1/sessions/{session}/calls/batch");
+    let call = json!({"tool": "bash", "arguments": {"command": "make"}});
+    let batch = json!({"calls": vec![call; CALLS]});
+    let send = || client.send(client.request("POST", &path).header("idempotency-key", "once").json(&batch));
+    send().await.expect(200);
+    end_hugely(&app, CALLS).await;
+    let answer = bounded(&send().await);
+    for item in answer["data"].as_array().expect("items") {
+        let (id, result) = (item["call"]["id"].as_str().expect("an id"), &item["call"]["result"]);
+        let system = result["system"].as_str().expect("a remark");
+        assert!(
+            system.contains("not the whole result") && system.contains(&format!("/v1/calls/{id}")),
+            "{system}"
+        );
+        assert!(result["output"].as_str().is_some_and(|output| output.contains("bytes are left out here")));
+        assert_eq!((&item["call"]["status"], &result["structured"]), (&json!("succeeded"), &Value::Null));
+    }
+}
+
+/// Requests that wait for a call which nobody runs.
+fn wait(client: &Client, session: &str, count: usize) -> Vec<tokio::task::JoinHandle<Reply>> {
+    let body = json!({"tool": "bash", "arguments": {"command": "true"}, "wait_ms": 60_000});
+    let path = format!("/v1/sessions/{session}/calls");
+    let one = |_| {
+        let (client, path, body) = (client.clone(), path.clone(), body.clone());
+        tokio::spawn(async move { client.post(&path, &body).await })
+    };
+    (0..count).map(one).collect()
+}
+
+/// Until so many requests are under way.
+async fn under_way(app: &App, count: f64) {
+    let wait = async {
+        while app.metric("toolhost_http_requests_in_flight") < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), wait).await.expect("they are under way");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_that_lets_everything_wait_leaves_room_for_others() {
+    let app = App::with(|config| config.requests = 16).await;
+    let (greedy, other) = (app.client().await, app.tenant("other").await.1);
+    let session = greedy.session().await;
+    let waiting = wait(&greedy, &session, 2);
+    under_way(&app, 2.0).await;
+    let refused = async {
+        loop {
+            let reply = greedy.get("/v1/calls").await;
+            if reply.status == 429 {
+                break reply;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let refused = tokio::time::timeout(Duration::from_secs(30), refused).await.expect("its share is taken");
+    let problem = refused.problem(429, "quota_exceeded");
+    assert_eq!((&problem["quota"], &problem["limit"]), (&json!("requests_under_way"), &json!(2)));
+    assert_eq!((refused.header("retry-after"), &problem["retryable"]), ("1", &json!(true)));
+    other.get("/v1/calls").await.expect(200);
+    other.submit(&other.session().await).await;
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    let again = async {
+        while greedy.get("/v1/calls").await.status == 429 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), again).await.expect("its share is given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_process_still_says_how_it_is() {
+    let app = App::with(|config| config.requests = 2).await;
+    let (first, second) = (app.client().await, app.tenant("other").await.1);
+    let sessions = [first.session().await, second.session().await];
+    let _waiting = [wait(&first, &sessions[0], 1), wait(&second, &sessions[1], 1)];
+    under_way(&app, 2.0).await;
+    let third = app.tenant("third").await.1;
+    let full = async {
+        loop {
+            let reply = third.get("/v1/me").await;
+            if reply.status == 503 {
+                break reply;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let full = tokio::time::timeout(Duration::from_secs(30), full).await.expect("the process is full");
+    full.problem(503, "capacity");
+    for path in ["/healthz", "/readyz", "/openapi.json", "/problems/capacity"] {
+        assert_eq!(third.with_key("").get(path).await.status, 200, "{path}");
+    }
+}
