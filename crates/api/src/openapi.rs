@@ -232,7 +232,21 @@ fn problem_statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static
     if path.ends_with("/calls") && method == "post" {
         statuses.push("406");
     }
-    if matches!(path, "/v1/calls/{call_id}/output" | "/v1/artifacts/{artifact_id}/content") {
+    if path.contains("/files") {
+        statuses.extend(["409", "422"]);
+    }
+    if path.contains("/files") && method != "get" {
+        statuses.push("507");
+    }
+    if path.ends_with("/files") && method == "put" {
+        statuses.push("412");
+    }
+    let has_ranges = [
+        "/v1/calls/{call_id}/output",
+        "/v1/artifacts/{artifact_id}/content",
+        "/v1/sessions/{session_id}/files",
+    ];
+    if method == "get" && has_ranges.contains(&path) {
         statuses.push("416");
     }
     statuses

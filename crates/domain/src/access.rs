@@ -40,6 +40,10 @@ scopes! {
     CallsRead = "calls:read";
     /// Submit and cancel calls.
     CallsWrite = "calls:write";
+    /// See and download files of sessions.
+    FilesRead = "files:read";
+    /// Upload, change and remove files of sessions.
+    FilesWrite = "files:write";
     /// See and download artifacts.
     ArtifactsRead = "artifacts:read";
     /// Delete artifacts.

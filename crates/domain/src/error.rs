@@ -79,6 +79,8 @@ codes! {
     IdempotencyInProgress = ("idempotency_in_progress", 409, true, "The first request with this key is still under way");
     /// The events after the cursor have been pruned.
     EventsPruned = ("events_pruned", 410, false, "The events have been pruned");
+    /// What is there is not what `If-Match` or `If-None-Match` says.
+    PreconditionFailed = ("precondition_failed", 412, false, "What is there is not what the request expects");
     /// The body is larger than allowed.
     BodyTooLarge = ("body_too_large", 413, false, "The body is too large");
     /// The content type is not understood.

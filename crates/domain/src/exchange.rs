@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::file::{FileLength, FilePath, FileVersion, Replace};
 use crate::{Code, SessionId, ShellId, TenantId};
 
 /// An operation on a session of a tenant. Both ends check that the session is the tenant's.
@@ -37,6 +38,55 @@ pub enum Operation {
     Shell {
         /// Which of the session's.
         shell_id: ShellId,
+    },
+    /// What is at a path. Input: nothing but the end. Answer: one message, [`crate::file::FileFacts`].
+    StatFile {
+        /// The path.
+        file: FilePath,
+    },
+    /// Bytes `from..to` of a regular file. Input: nothing but the end. Answer: data. [`Code::StaleRead`] when the file is not, or
+    /// no longer, of this version: bytes of two versions are never mixed.
+    ReadFile {
+        /// The file.
+        file: FilePath,
+        /// The first byte.
+        from: u64,
+        /// One behind the last.
+        to: u64,
+        /// What it was when it was looked at.
+        version: FileVersion,
+    },
+    /// Writes a file, wholly or not at all. Input: data, and the end. Answer: one message, [`crate::file::FileSaved`];
+    /// [`Code::PreconditionFailed`] when something else is there than `replace` says.
+    WriteFile {
+        /// The file; missing directories are made.
+        file: FilePath,
+        /// How much follows.
+        length: FileLength,
+        /// What may be there.
+        replace: Replace,
+        /// Permission bits; what is there keeps its own when left out.
+        #[serde(default)]
+        permissions: Option<u32>,
+    },
+    /// Removes a file or directory. Input: nothing but the end. Answer: one message, [`crate::file::FilesRemoved`].
+    RemoveFile {
+        /// What.
+        file: FilePath,
+        /// A directory with what is in it.
+        recursive: bool,
+    },
+    /// Lists a directory. Input: nothing but the end. Answer: messages with lists of [`crate::file::FileEntry`], then one
+    /// [`crate::file::FilesListed`].
+    ListFiles {
+        /// The directory.
+        file: FilePath,
+        /// 1 lists the directory alone.
+        max_depth: u32,
+        /// Include names that start with a dot.
+        include_hidden: bool,
+        /// Most entries.
+        limit: u32,
     },
 }
 

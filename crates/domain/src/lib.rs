@@ -10,6 +10,7 @@ pub mod dispatch;
 pub mod error;
 pub mod event;
 pub mod exchange;
+pub mod file;
 pub mod id;
 pub mod limits;
 pub mod policy;

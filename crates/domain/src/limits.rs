@@ -165,3 +165,11 @@ pub const ARTIFACT_SWEEP_S: u32 = 3_600;
 pub const ARTIFACT_LINK_S_DEFAULT: u32 = 3_600;
 /// Longest life of a download link, in seconds (a week).
 pub const ARTIFACT_LINK_S: u32 = 7 * 86_400;
+/// Largest file that is uploaded at once, in bytes; the workspace's own size is usually less.
+pub const UPLOAD_BYTES: u64 = 8 * 1024 * 1024 * 1024;
+/// Longest time of one upload, in seconds: a client that sends a byte now and then does not hold a place for ever.
+pub const UPLOAD_S: u64 = 3_600;
+/// Deepest directory that a listing of files goes down to, below the listed one.
+pub const LIST_DEPTH: u32 = 64;
+/// Entries of a listing of files when the caller does not say.
+pub const LIST_ENTRIES_DEFAULT: u32 = 1_000;

@@ -56,9 +56,27 @@ pub struct WriteRequest {
     /// Permission bits; `None` keeps those of a replaced file, or takes 0644.
     #[serde(default)]
     pub permissions: Option<u32>,
-    /// Fail with [`ErrorCode::Conflict`] unless the present content has this SHA-256 (lower-case hex).
+    /// Fail with [`crate::ErrorCode::Conflict`] unless the present content has this SHA-256 (lower-case hex).
     #[serde(default)]
     pub expected_sha256: Option<String>,
+    /// Fail with [`crate::ErrorCode::Conflict`] unless what is there is this very version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_version: Option<FileVersion>,
+    /// How much follows is not known yet: `size_bytes` is the most, and an empty data frame says that all of it has come. A
+    /// stream that closes without one was broken off. An agent that does not know the field refuses at the end.
+    #[serde(default)]
+    pub open_ended: bool,
+}
+
+/// What tells one version of a file from another without reading it: any change of content gives another one.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct FileVersion {
+    /// Which file of its filesystem.
+    pub inode: u64,
+    /// Last change of content or attributes, nanoseconds since 1970. No program can set it.
+    pub changed_ns: i64,
+    /// Size in bytes.
+    pub size_bytes: u64,
 }
 
 /// Facts of a file that was written.
@@ -72,6 +90,9 @@ pub struct FileWritten {
     pub sha256: String,
     /// Permission bits now.
     pub permissions: u32,
+    /// Its version now.
+    #[serde(default)]
+    pub version: FileVersion,
 }
 
 /// List a directory.
@@ -138,4 +159,7 @@ pub struct FileStat {
     pub modified_ms: i64,
     /// Permission bits.
     pub permissions: u32,
+    /// Its version.
+    #[serde(default)]
+    pub version: FileVersion,
 }

@@ -25,8 +25,8 @@ mod tree;
 
 pub use error::{AgentError, ErrorCode};
 pub use file::{
-    DirEntry, EntryKind, FileRead, FileStat, FileWritten, ListRequest, Listing, ReadRequest, WriteMode,
-    WriteRequest,
+    DirEntry, EntryKind, FileRead, FileStat, FileVersion, FileWritten, ListRequest, Listing, ReadRequest,
+    WriteMode, WriteRequest,
 };
 pub use frame::{
     DecodeError, Decoder, Frame, FrameKind, HEADER_BYTES, MAX_FRAME_BYTES, StreamId, decode_data, encode,

@@ -116,6 +116,7 @@ fn stat() -> Reply {
         size_bytes: 0,
         modified_ms: 0,
         permissions: 0o755,
+        version: protocol::FileVersion::default(),
     })
 }
 
@@ -371,6 +372,8 @@ async fn a_write_sends_its_content_and_heeds_an_early_refusal() {
         size_bytes: 0,
         permissions: None,
         expected_sha256: None,
+        expected_version: None,
+        open_ended: false,
     };
     let content = Bytes::from(vec![7; 200_000]);
     let written = protocol::FileWritten {
@@ -378,6 +381,7 @@ async fn a_write_sends_its_content_and_heeds_an_early_refusal() {
         size_bytes: 200_000,
         sha256: "00".to_owned(),
         permissions: 0o644,
+        version: protocol::FileVersion::default(),
     };
     let (answered, ()) = tokio::join!(client.write(request.clone(), content.clone()), async {
         let (id, asked) = agent.request().await;

@@ -40,7 +40,7 @@ pub use admission::{AdmitError, Admitted};
 pub use alias::{Alias, Dialect};
 pub use catalog::{Catalog, Filter, Resolved, Toolkit};
 pub use descriptor::Descriptor;
-pub use path::sandbox_directory;
+pub use path::{sandbox_directory, sandbox_path};
 pub use shape::so_far;
 pub use tool::{
     Annotations, ArgumentProblem, Conclusion, Context, Fate, Finished, Permissions, Spec, Tool, ToolError,

@@ -56,6 +56,17 @@ pub fn sandbox_directory(path: &str) -> Result<String, String> {
     resolve("cwd", path).map(|place| absolute(&place)).map_err(|error| error.message)
 }
 
+/// The place in the sandbox that a caller names; relative paths start at `/workspace`. Links are the sandbox's own matter.
+///
+/// # Errors
+/// When it is empty, too long, or outside of `/workspace` and `/tmp`.
+pub fn sandbox_path(path: &str) -> Result<SandboxPath, ToolError> {
+    if let Some(problem) = check("path", path) {
+        return Err(ToolError::new(Code::InvalidPath, format!("The path {}.", problem.message)));
+    }
+    resolve("The path", path)
+}
+
 /// The path as the sandbox writes it.
 pub(crate) fn absolute(path: &SandboxPath) -> String {
     if path.relative.is_empty() { path.root.to_owned() } else { format!("{}/{}", path.root, path.relative) }

@@ -15,6 +15,7 @@ mod documents;
 mod drain;
 mod faults;
 mod files;
+mod http_files;
 mod load;
 mod main_job;
 mod monitoring;

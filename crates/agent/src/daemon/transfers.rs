@@ -148,6 +148,9 @@ impl Daemon {
     pub(super) fn transfer_closed(&mut self, ticket: u64) {
         let Some(transfer) = self.transfers.transfers.get_mut(&ticket) else { return };
         match &mut transfer.state {
+            State::Writing(writing) if !writing.complete && writing.request.open_ended => {
+                self.end_write(ticket, Err(lost_interest()));
+            }
             State::Writing(writing) if !writing.complete => {
                 writing.complete = true;
                 self.write_on(ticket);

@@ -31,7 +31,7 @@ impl Daemon {
         if let Err(error) = self.journal.admit(&request.key) {
             return self.fail(stream, error);
         }
-        let complete = request.size_bytes == 0;
+        let complete = request.size_bytes == 0 && !request.open_ended;
         let writing = Writing {
             request,
             file: None,
@@ -54,13 +54,15 @@ impl Daemon {
             return;
         };
         writing.received += content.len() as u64;
+        let is_last = writing.request.open_ended && content.is_empty();
         if writing.complete || writing.received > writing.request.size_bytes {
             let message = "more content came than was announced".to_owned();
             return self.end_write(ticket, Err(AgentError { code: ErrorCode::LimitExceeded, message }));
         }
         self.transfers.queued += content.len();
         writing.pieces.push(content);
-        writing.complete = writing.received == writing.request.size_bytes;
+        writing.complete =
+            is_last || (writing.received == writing.request.size_bytes && !writing.request.open_ended);
         self.write_on(ticket);
     }
 

@@ -16,7 +16,7 @@ mod write;
 
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat as Metadata, SFlag, fstat};
-use protocol::{AgentError, EntryKind, ErrorCode, FileStat};
+use protocol::{AgentError, EntryKind, ErrorCode, FileStat, FileVersion};
 
 pub(crate) use glob::glob;
 pub(crate) use grep::grep;
@@ -47,6 +47,15 @@ fn facts(metadata: &Metadata) -> FileStat {
         size_bytes: metadata.st_size.max(0) as u64,
         modified_ms: metadata.st_mtime * 1000 + metadata.st_mtime_nsec / 1_000_000,
         permissions: metadata.st_mode & 0o7777,
+        version: version(metadata),
+    }
+}
+
+fn version(metadata: &Metadata) -> FileVersion {
+    FileVersion {
+        inode: metadata.st_ino,
+        changed_ns: metadata.st_ctime * 1_000_000_000 + metadata.st_ctime_nsec,
+        size_bytes: metadata.st_size.max(0) as u64,
     }
 }
 

@@ -23,7 +23,7 @@ use protocol::{AgentError, EntryKind, ErrorCode, FileWritten, WriteMode, WriteRe
 use sha2::{Digest, Sha256};
 
 use super::resolve::{Place, Root, place};
-use super::{error, hex, kind, refuse};
+use super::{error, hex, kind, refuse, version};
 use crate::kernel;
 
 const NEW_FILE_MODE: u32 = 0o644;
@@ -94,7 +94,7 @@ impl OpenWrite {
     }
 
     fn put_in_place(&mut self) -> Result<FileWritten, AgentError> {
-        if self.size != self.request.size_bytes {
+        if self.size != self.request.size_bytes && !self.request.open_ended {
             let message = format!("{} bytes came of {} announced", self.size, self.request.size_bytes);
             return Err(refuse(ErrorCode::Conflict, message));
         }
@@ -109,6 +109,11 @@ impl OpenWrite {
                     return Err(refuse(ErrorCode::NotRegular, format!("{path}: not a regular file")));
                 }
             }
+        }
+        if let Some(expected) = self.request.expected_version
+            && present.as_ref().map(version) != Some(expected)
+        {
+            return Err(refuse(ErrorCode::Conflict, format!("{path}: it has changed")));
         }
         if let Some(expected) = &self.request.expected_sha256 {
             let found = match &present {
@@ -162,7 +167,9 @@ impl OpenWrite {
             renameat(directory, from, directory, to)?;
         }
         let sha256 = hex(self.digest.clone().finalize());
-        Ok(FileWritten { created: present.is_none(), size_bytes: self.size, sha256, permissions })
+        // Taken after the rename, which changes it.
+        let version = version(&fstat(&self.temporary)?);
+        Ok(FileWritten { created: present.is_none(), size_bytes: self.size, sha256, permissions, version })
     }
 
     fn append(&mut self, present: &Metadata) -> nix::Result<FileWritten> {
@@ -180,8 +187,8 @@ impl OpenWrite {
         }
         let _ = unlinkat(&self.place.directory, self.temporary_name.as_os_str(), UnlinkatFlags::NoRemoveDir);
         let sha256 = digest(&mut file)?;
-        let size_bytes = fstat(&file)?.st_size.max(0) as u64;
-        Ok(FileWritten { created: false, size_bytes, sha256, permissions })
+        let version = version(&fstat(&file)?);
+        Ok(FileWritten { created: false, size_bytes: version.size_bytes, sha256, permissions, version })
     }
 
     fn copy_into(&mut self, file: &mut File) -> nix::Result<()> {

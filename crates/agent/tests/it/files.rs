@@ -22,6 +22,8 @@ fn write(owner: &str, path: &str, mode: WriteMode, content: &[u8]) -> WriteReque
         size_bytes: content.len() as u64,
         permissions: None,
         expected_sha256: None,
+        expected_version: None,
+        open_ended: false,
     }
 }
 
@@ -377,4 +379,75 @@ fn a_reader_that_does_not_read_costs_no_memory_and_delays_nobody() {
     assert!(status.agent_rss_bytes < before + 2 * 1024 * 1024, "{before} → {}", status.agent_rss_bytes);
     let end = ReadRequest { offset: 10 * 1024 * 1024 * 1024 - 3, ..read("sparse") };
     assert_eq!(worker.read(end).expect("reads").0, [0; 3]);
+}
+
+#[test]
+fn an_open_ended_write_is_whole_only_when_its_end_is_said() {
+    let mut sandbox = Sandbox::start();
+    let mut worker = sandbox.worker();
+    let open = |owner: &str, most: u64| {
+        Request::Write(WriteRequest {
+            size_bytes: most,
+            open_ended: true,
+            ..write(owner, "f", WriteMode::Overwrite, b"")
+        })
+    };
+    let send = |worker: &mut Worker, owner: &str, most: u64, pieces: &[&[u8]]| {
+        let stream = worker.request(&open(owner, most));
+        let mut offset = 0;
+        for piece in pieces {
+            let mut frame = bytes::BytesMut::new();
+            protocol::encode_data(&mut frame, stream, offset, 0, piece);
+            worker.send_bytes(&frame);
+            offset += piece.len() as u64;
+        }
+        worker.send(FrameKind::Close, stream, &[]);
+        worker.reply_of(stream)
+    };
+    match send(&mut worker, "whole", 100, &[b"one ", b"two", b""]) {
+        Reply::Written(written) => {
+            assert!(written.created && written.size_bytes == 7 && written.version.size_bytes == 7);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(std::fs::read(sandbox.workspace().join("f")).expect("there"), b"one two");
+    // Without the end it was broken off, however much came; and there is a most.
+    assert!(matches!(send(&mut worker, "cut", 100, &[b"half"]), Reply::Error(_)));
+    match send(&mut worker, "more", 3, &[b"four", b""]) {
+        Reply::Error(error) => assert_eq!(error.code, ErrorCode::LimitExceeded),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(worker.sh("cat f; ls -A | wc -l").stdout(), "one two1\n");
+}
+
+#[test]
+fn a_write_over_a_version_loses_to_any_change() {
+    let mut sandbox = Sandbox::start();
+    let mut worker = sandbox.worker();
+    let first = put(&mut worker, "f", WriteMode::Overwrite, b"one").expect("writes");
+    let stat = |worker: &mut Worker| {
+        let asked = Request::Stat { root: "/workspace".to_owned(), path: "f".to_owned() };
+        match worker.ask(&asked) {
+            Reply::Stat(stat) => stat.version,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(stat(&mut worker), first.version, "what a write says is what is seen");
+    // The same bytes, size and time of change of content: a program can set those.
+    assert_eq!(worker.sh("cp -p f g; printf two > f; touch -r g f; stat -c %s f").stdout(), "3\n");
+    assert_ne!(stat(&mut worker), first.version);
+    let over = |worker: &mut Worker, owner: &str, version| {
+        let request = WriteRequest {
+            expected_version: Some(version),
+            ..write(owner, "f", WriteMode::Overwrite, b"three")
+        };
+        worker.write(request, b"three").map_err(|error| error.code)
+    };
+    assert_eq!(over(&mut worker, "stale", first.version), Err(ErrorCode::Conflict));
+    let present = stat(&mut worker);
+    let written = over(&mut worker, "fresh", present).expect("writes");
+    assert_ne!(written.version, present);
+    std::fs::remove_file(sandbox.workspace().join("f")).expect("removes");
+    assert_eq!(over(&mut worker, "gone", written.version), Err(ErrorCode::Conflict));
+    assert_eq!(worker.sh("ls -A").stdout(), "g\n");
 }

@@ -20,6 +20,7 @@ mod contexts;
 mod downloads;
 mod events;
 mod extract;
+mod files;
 mod health;
 mod hosts;
 mod keys;
@@ -100,6 +101,8 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(contexts::get_context, contexts::delete_context))
         .routes(routes!(contexts::interrupt_context))
         .routes(routes!(contexts::restart_context))
+        .routes(routes!(files::get_file, files::put_file, files::delete_file))
+        .routes(routes!(files::list_files))
         .routes(routes!(artifacts::list_artifacts))
         .routes(routes!(artifacts::get_artifact, artifacts::delete_artifact))
         .routes(routes!(artifacts::get_artifact_content))
@@ -146,6 +149,7 @@ pub fn router(state: ApiState) -> Result<Router, ApiError> {
         longest: state.config.answer_timeout
             + state.config.body_timeout
             + Duration::from_millis(limits::WAIT_MS),
+        longest_upload: Duration::from_secs(limits::UPLOAD_S),
     };
     let (router, _) = operations().split_for_parts();
     Ok(router

@@ -115,7 +115,9 @@ pub(crate) async fn bound(State(bounds): State<Bounds>, request: Request, next: 
         let problem = Problem::new(Code::Capacity, "This process handles as many requests as it takes.");
         return problem.retry_after_ms(1_000).into_response();
     }
-    match tokio::time::timeout(bounds.longest, next.run(request)).await {
+    // The handler of an upload bounds the time between two pieces as well.
+    let longest = if is_upload(&request) { bounds.longest_upload } else { bounds.longest };
+    match tokio::time::timeout(longest, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::new(Code::RequestTimeout, "The request took too long.").into_response(),
     }
@@ -127,11 +129,19 @@ fn is_public(request: &Request) -> bool {
     path.is_some_and(|path| PUBLIC.contains(&format!("{} {}", request.method(), path.as_str()).as_str()))
 }
 
+/// Whether the body is files, of any size.
+fn is_upload(request: &Request) -> bool {
+    let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str);
+    let takes_files = ["/v1/sessions/{session_id}/files", "/v1/sessions/{session_id}/files/archive"];
+    matches!(*request.method(), Method::PUT | Method::POST) && takes_files.contains(&route)
+}
+
 /// Bounds of all requests together and of each.
 #[derive(Clone)]
 pub(crate) struct Bounds {
     pub(crate) requests: std::sync::Arc<tokio::sync::Semaphore>,
     pub(crate) longest: std::time::Duration,
+    pub(crate) longest_upload: std::time::Duration,
 }
 
 #[cfg(test)]

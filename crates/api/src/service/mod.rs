@@ -6,6 +6,7 @@ pub(crate) mod calls;
 pub(crate) mod contexts;
 pub(crate) mod events;
 mod exchange;
+pub(crate) mod files;
 pub(crate) mod grants;
 pub(crate) mod keys;
 pub(crate) mod native;

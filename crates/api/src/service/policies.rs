@@ -1,8 +1,9 @@
 //! Policy: the layers of a request, what they say, and whether a document only narrows another.
 
 use domain::policy::{Approval, Layer, Layered, LimitRules, Policy, Question, evaluate};
-use domain::{Code, TenantContext};
-use serde_json::Value;
+use domain::{Code, SessionId, TenantContext};
+use serde_json::{Value, json};
+use store::AuditRow;
 use tools::AdmitError;
 
 use super::{sessions, tools as catalogue};
@@ -25,6 +26,34 @@ pub(crate) fn layers<'a>(
     layers.extend([tenant, role, key].into_iter().flatten());
     layers.extend(session.map(|policy| Layered { layer: Layer::Session, policy }));
     layers
+}
+
+/// Whether policy lets something be done to a session, as it would decide about the tool that does the same. The decision is
+/// recorded before anything is done, with the session and the tool beside `details`.
+pub(crate) async fn allow(
+    state: &ApiState,
+    context: &TenantContext,
+    session_id: SessionId,
+    question: Question<'_>,
+    row: AuditRow,
+    mut details: Value,
+) -> Result<(), Problem> {
+    let session = sessions::policy(state, context, session_id).await?;
+    let decision = evaluate(&layers(state, context, session.as_deref()), question);
+    details["session_id"] = session_id.to_string().into();
+    details["tool"] = question.tool.into();
+    let row = AuditRow {
+        allowed: decision.allowed,
+        reason: (!decision.allowed).then(|| decision.explanation.clone()),
+        ..row
+    };
+    state.store.audit(context, row.details(details)).await?;
+    match decision.allowed {
+        true => Ok(()),
+        false => Err(Problem::new(Code::PolicyDenied, decision.explanation)
+            .with("layer", json!(decision.layer))
+            .with("rule", Value::from(decision.rule))),
+    }
 }
 
 /// Would this call be allowed, and by which rule?

@@ -7,7 +7,7 @@ use domain::exchange::{ExchangeError, Item, Operation, ShellOrder, ShellTold};
 use domain::limits::EXCHANGE_DATA_BYTES;
 use domain::policy::{Decision, Question, evaluate};
 use domain::{Call, CallStatus, Code, QueuePlace, SessionId, Shell, ShellId, ShellStatus, TenantContext};
-use serde_json::{Value, json};
+use serde_json::json;
 use store::{AuditRow, Idempotency, OutputOwner};
 
 use super::sessions::Replay;
@@ -178,20 +178,9 @@ pub(crate) async fn allow(
     id: ShellId,
     verb: Verb,
 ) -> Result<(), Problem> {
-    let decision = may(state, context, session_id, verb).await?;
-    let row = AuditRow {
-        allowed: decision.allowed,
-        reason: (!decision.allowed).then(|| decision.explanation.clone()),
-        ..AuditRow::done(verb.action(), id)
-    };
-    let row = row.details(json!({"session_id": session_id, "tool": verb.tool()}));
-    state.store.audit(context, row).await?;
-    match decision.allowed {
-        true => Ok(()),
-        false => Err(Problem::new(Code::PolicyDenied, decision.explanation)
-            .with("layer", json!(decision.layer))
-            .with("rule", Value::from(decision.rule))),
-    }
+    let question = Question { tool: verb.tool(), toolkit: "shell" };
+    let row = AuditRow::done(verb.action(), id);
+    policies::allow(state, context, session_id, question, row, json!({})).await
 }
 
 /// What policy says of it now, for what is open already. Nothing is recorded.

@@ -17,6 +17,7 @@ pub mod audit;
 pub mod calls;
 pub mod contexts;
 pub mod events;
+pub mod files;
 pub mod hosts;
 pub mod keys;
 pub mod lists;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::connection::Stream;
 use super::inbox::{End, Item};
-use super::{ExecStream, LinkState, Shared};
+use super::{ExecStream, LinkState, Shared, Upload};
 use crate::LinkError;
 
 /// Time for a connection to come up before a verb fails: the silence limit and a few redials.
@@ -179,6 +179,16 @@ impl AgentClient {
             written(&answer(&stream).await?)
         })
         .await
+    }
+
+    /// Begins to write a file whose content comes piece by piece. `request.size_bytes` is how much, or the most when it is open-ended.
+    ///
+    /// # Errors
+    /// See [`LinkError`].
+    pub async fn upload(&self, request: WriteRequest) -> Result<Upload, LinkError> {
+        let (size_bytes, open_ended) = (request.size_bytes, request.open_ended);
+        let stream = self.open(&Request::Write(request), OUTPUT_FRAME_BYTES as u64).await?;
+        Ok(Upload::new(stream, size_bytes, open_ended))
     }
 
     /// Lists a directory.

@@ -199,6 +199,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Says that all of an open-ended write has come.
+    pub(super) async fn seal_input(&self, offset: u64) -> Result<(), LinkError> {
+        self.connection.send(Outgoing::Input(self.id, offset, Bytes::new())).await
+    }
+
     /// Tells the agent that no more input comes; its answer is still awaited.
     pub(super) async fn finish_input(&self) -> Result<(), LinkError> {
         self.settled.store(true, Ordering::Relaxed);

@@ -18,6 +18,7 @@ mod dial;
 mod exec;
 mod handshake;
 mod inbox;
+mod upload;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 pub use client::{AgentClient, FileContent};
 pub use dial::Dial;
 pub use exec::{ExecEvent, ExecStream};
+pub use upload::Upload;
 
 use crate::{LinkError, Metrics};
 use connection::Connection;

@@ -127,6 +127,8 @@ async fn the_verbs_work() {
         size_bytes: 0,
         permissions: None,
         expected_sha256: None,
+        expected_version: None,
+        open_ended: false,
     };
     let written = agent.write(write.clone(), content.clone()).await.unwrap();
     assert!(written.created && written.size_bytes == 3_000_000);

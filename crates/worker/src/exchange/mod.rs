@@ -6,6 +6,8 @@
 //! with its code, with the sandbox, with the tenure, or when the one who asked lets go of what it receives, whichever comes first: nothing goes on for
 //! nobody. While it is open the session is in use.
 
+mod agent;
+mod files;
 mod shell;
 
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use std::time::Duration;
 
 use domain::Code;
 use domain::exchange::{self, ExchangeError, Item, Opening, Operation};
-use domain::limits::{EXCHANGE_BACKLOG, EXCHANGE_OPEN_MS};
+use domain::limits::{EXCHANGE_BACKLOG, EXCHANGE_OPEN_MS, LIST_DEPTH, LIST_ENTRIES};
+use sandbox::protocol::ListRequest;
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
@@ -75,6 +78,23 @@ impl Exchange {
                 self.send(Item::message(&serving)).await
             }
             Operation::Shell { shell_id } => self.shell(shell_id).await,
+            Operation::StatFile { file } => self.stat_file(&file).await,
+            Operation::ReadFile { file, from, to, version } => self.read_file(&file, from, to, version).await,
+            Operation::WriteFile { file, length, replace, permissions } => {
+                self.write_file(&file, length, replace, permissions).await
+            }
+            Operation::RemoveFile { file, recursive } => self.remove_file(&file, recursive).await,
+            Operation::ListFiles { file, max_depth, include_hidden, limit } => {
+                let request = ListRequest {
+                    root: file.root,
+                    path: file.path,
+                    max_depth: max_depth.min(LIST_DEPTH),
+                    include_hidden,
+                    respect_ignore: false,
+                    limit: limit.min(LIST_ENTRIES),
+                };
+                self.list_files(request).await
+            }
         }
     }
 }

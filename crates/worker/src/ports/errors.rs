@@ -5,7 +5,7 @@ use sandbox::protocol::{AgentError, ErrorCode};
 use tools::ToolError;
 
 /// What a tool is told when the agent could not do it.
-pub(super) fn of_agent(error: &AgentError) -> ToolError {
+pub(crate) fn of_agent(error: &AgentError) -> ToolError {
     let code = match error.code {
         ErrorCode::NotFound => Code::PathNotFound,
         ErrorCode::PermissionDenied => Code::PermissionDenied,

@@ -48,6 +48,8 @@ impl CallPorts {
             size_bytes,
             permissions: write.permissions,
             expected_sha256: write.expected_sha256.clone(),
+            expected_version: None,
+            open_ended: false,
         };
         let agent = self.serving.sandbox.agent();
         let written = self.ask(|| agent.write(request.clone(), write.content.clone())).await?;

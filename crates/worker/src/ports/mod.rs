@@ -11,7 +11,7 @@ mod artifacts;
 mod background;
 mod command;
 pub(crate) mod contexts;
-mod errors;
+pub(crate) mod errors;
 mod files;
 mod foreground;
 mod outputs;

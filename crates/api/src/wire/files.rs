@@ -1,0 +1,135 @@
+//! Files of a session on the wire.
+
+use domain::file::{self, FilePath};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What is at a path.
+#[derive(Debug, Clone, Copy, ToSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A pipe, socket or device.
+    Other,
+}
+
+/// A file that was written.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct WrittenFile {
+    /// Always `file`.
+    #[schema(pattern = "^file$")]
+    pub object: &'static str,
+    /// The file, absolute.
+    #[schema(examples("/workspace/data/input.csv"))]
+    pub path: String,
+    /// Nothing was there before.
+    pub created: bool,
+    /// Its size now.
+    pub size_bytes: u64,
+    /// SHA-256 of its content, in hexadecimal.
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    pub sha256: String,
+    /// Permission bits in octal.
+    #[schema(examples("0644"))]
+    pub permissions: String,
+    /// Its version, for `If-Match`.
+    #[schema(examples("\"1a-18a3f0c5d2b4e600-5\""))]
+    pub etag: String,
+}
+
+/// What a removal took away.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct RemovedFiles {
+    /// Always `removed_files`.
+    #[schema(pattern = "^removed_files$")]
+    pub object: &'static str,
+    /// What was named, absolute.
+    pub path: String,
+    /// Entries that were no directories.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+}
+
+/// A directory's entries, by path.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct FileListing {
+    /// Always `file_list`.
+    #[schema(pattern = "^file_list$")]
+    pub object: &'static str,
+    /// The directory, absolute.
+    pub path: String,
+    /// Its entries.
+    pub data: Vec<FileEntry>,
+    /// Entries found in all.
+    pub total: u64,
+    /// There are more than are shown.
+    pub has_more: bool,
+}
+
+/// One entry.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct FileEntry {
+    /// Beneath the listed directory. Bytes that are not UTF-8 are replaced.
+    pub path: String,
+    /// What it is.
+    #[schema(value_type = FileKind)]
+    pub kind: file::FileKind,
+    /// Bytes; 0 for what is no regular file.
+    pub size_bytes: u64,
+}
+
+/// Permission bits as they are written.
+pub(crate) fn octal(permissions: u32) -> String {
+    format!("{permissions:04o}")
+}
+
+/// A version as an `ETag`, quotes included.
+pub(crate) fn etag(version: file::FileVersion) -> String {
+    format!("\"{:x}-{:x}-{:x}\"", version.inode, version.changed_ns, version.size_bytes)
+}
+
+/// The version that an `ETag` of ours says.
+pub(crate) fn version_of(etag: &str) -> Option<file::FileVersion> {
+    let mut parts = etag.strip_prefix('"')?.strip_suffix('"')?.split('-');
+    let version = file::FileVersion {
+        inode: u64::from_str_radix(parts.next()?, 16).ok()?,
+        changed_ns: i64::from_str_radix(parts.next()?, 16).ok()?,
+        size_bytes: u64::from_str_radix(parts.next()?, 16).ok()?,
+    };
+    parts.next().is_none().then_some(version)
+}
+
+impl WrittenFile {
+    /// What was written, and where.
+    pub(crate) fn new(file: &FilePath, saved: file::FileSaved) -> Self {
+        Self {
+            object: "file",
+            path: file.absolute(),
+            created: saved.created,
+            size_bytes: saved.version.size_bytes,
+            sha256: saved.sha256,
+            permissions: octal(saved.permissions),
+            etag: etag(saved.version),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_etag_is_read_back() {
+        let version = file::FileVersion { inode: 12, changed_ns: 1_790_000_000_123_456_789, size_bytes: 7 };
+        assert_eq!(version_of(&etag(version)), Some(version));
+        for other in ["", "*", "\"\"", "\"x-1-1\"", "W/\"1-1-1\"", "\"1-1-1\", \"2-2-2\"", "\"1-1-1-1\""] {
+            assert_eq!(version_of(other), None, "{other}");
+        }
+    }
+}
