@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use domain::dispatch::Dispatch;
+use domain::limits;
 use domain::trace::Traces;
 use store::Store;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tools::Catalog;
 
@@ -40,6 +42,7 @@ pub struct Inner {
     pub(crate) issuers: Issuers,
     pub(crate) streams: Streams,
     pub(crate) under_way: UnderWay,
+    pub(crate) exports: Arc<Semaphore>,
     pub(crate) rates: Rates,
     pub(crate) policies: PolicyCache,
     pub(crate) cpu_today: CpuToday,
@@ -111,6 +114,7 @@ impl ApiState {
             issuers: Issuers::new(&config.issuers)?,
             streams: Streams::new(&config.streams, &metrics),
             under_way: UnderWay::new(config.requests),
+            exports: Arc::new(Semaphore::new(limits::EXPORTS)),
             document: crate::openapi::document(&catalog).into(),
             rates: Rates::default(),
             policies: PolicyCache::default(),

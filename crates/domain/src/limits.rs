@@ -25,6 +25,8 @@ pub const ENV_PAIRS: usize = 128;
 pub const ENV_BYTES: usize = 32 * 1024;
 /// Most calls in one batch.
 pub const BATCH_CALLS: usize = 100;
+/// Exports of tenants that one process makes at a time: each keeps a connection and a snapshot of the database.
+pub const EXPORTS: usize = 2;
 /// Bytes that the results in the answer of one request may have together (8 MiB): they are held in memory until the client has taken them.
 pub const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 /// Calls of one request that are taken on at the same time. Each that was made before brings its whole result with it.

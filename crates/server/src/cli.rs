@@ -167,6 +167,30 @@ pub enum TenantCommand {
         /// The document; `-` reads standard input.
         file: PathBuf,
     },
+    /// Write everything of a tenant to a file, as JSON lines. A file that was cut off is gone on with.
+    Export {
+        /// The tenant.
+        tenant: TenantId,
+        /// The file.
+        #[arg(long, value_name = "PATH")]
+        output: PathBuf,
+    },
+    /// Erase a tenant for ever: suspend it, end what it runs, delete everything of it. Workers do it; asking again changes nothing.
+    Erase {
+        /// The tenant.
+        tenant: TenantId,
+        /// The tenant's name, so that no slip erases another.
+        #[arg(long, value_name = "NAME")]
+        confirm: String,
+        /// Wait until it is done, and print the signed receipt.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Check the receipt of an erasure: its signature, and the trail that it speaks of.
+    VerifyReceipt {
+        /// The receipt; `-` reads standard input.
+        file: PathBuf,
+    },
 }
 
 /// Arguments of `admin key`.

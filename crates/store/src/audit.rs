@@ -5,6 +5,7 @@
 #[macro_use]
 mod row;
 mod chain;
+mod emptied;
 mod read;
 mod report;
 mod seal;
@@ -13,7 +14,9 @@ mod verify;
 use domain::{Principal, TenantContext, TenantId};
 use serde_json::Value;
 
+pub(crate) use chain::hex;
 pub use chain::{AuditHead, AuditKeys};
+pub(crate) use emptied::empty_some;
 pub use read::{AuditEntry, AuditFilter, AuditSeal};
 pub use report::{AuditReport, Finding};
 pub use seal::Sealed;

@@ -142,6 +142,26 @@ impl Db {
         Ok(conn)
     }
 
+    /// A connection of its own inside a transaction that only reads, sees one moment and one tenant's rows, and may stand still for so
+    /// long between two statements. Dropped, it is closed.
+    pub(crate) async fn snapshot(
+        &self,
+        operation: &'static str,
+        context: &TenantContext,
+        idle: &'static str,
+    ) -> Result<PgConnection> {
+        let options = role_options(&self.options, Role::App);
+        let mut connection = bounded(operation, self.timeout, PgConnection::connect_with(&options)).await?;
+        // Neither text comes from outside: a uuid prints as hexadecimal digits and dashes.
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT set_config('role', 'toolhost_app', true),
+             set_config('toolhost.tenant_id', '{}', true), set_config('idle_in_transaction_session_timeout', '{idle}', true)",
+            context.tenant_id().uuid()
+        );
+        bounded(operation, self.timeout, connection.execute(sqlx::raw_sql(AssertSqlSafe(begin)))).await?;
+        Ok(connection)
+    }
+
     /// One statement as the system role.
     pub(crate) async fn system(&self, operation: &'static str) -> Result<Conn> {
         self.acquire(operation, Role::System).await

@@ -359,6 +359,7 @@ fn refusal(error: sqlx::Error) -> StoreError {
     let message = match constraint(&error) {
         Some("api_keys_tenant_id_fkey") => return StoreError::NotFound { operation: CREATE },
         Some("api_keys_operator_has_no_tenant") => "a tenant's key cannot have the scope `operator`",
+        Some("tenant_is_not_erased") => "the tenant is being erased, or was",
         Some("api_keys_name_length") => "a name has 1 to 100 characters",
         _ => return translate(CREATE, error),
     };

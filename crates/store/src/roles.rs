@@ -225,6 +225,7 @@ fn refusal(error: sqlx::Error) -> StoreError {
         }
         Some("roles_name_not_given") => "this name is a given role's",
         Some("roles_are_below_operators") => "a tenant's role cannot have the scope `operator`",
+        Some("tenant_is_not_erased") => "the tenant is being erased, or was",
         Some("roles_description_length") => "a description has at most 500 characters",
         // The limit on roles is part of the statement, which then inserts nothing.
         _ if matches!(error, sqlx::Error::RowNotFound) => "the tenant has as many roles as it may",

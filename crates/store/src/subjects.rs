@@ -60,7 +60,8 @@ impl Standings {
 
 impl Store {
     /// The context of a token's subject: its tenant has to be there and active. What is read is remembered for two seconds, as
-    /// with keys. A token without scopes and without a role may do nothing.
+    /// with keys. A token without scopes and without a role may do nothing. A tenant that is being erased is none: its trail takes in nobody's
+    /// address any more.
     pub async fn authenticate_subject(
         &self,
         subject: &TokenSubject,
@@ -100,7 +101,8 @@ impl Store {
             .optional(
                 sqlx::query(
                     "SELECT t.status, t.policy, r.scopes AS role_scopes, r.policy AS role_policy
-                     FROM tenants t LEFT JOIN roles r ON r.tenant_id = t.id AND r.name = $2 WHERE t.id = $1",
+                     FROM tenants t LEFT JOIN roles r ON r.tenant_id = t.id AND r.name = $2
+                     WHERE t.id = $1 AND NOT EXISTS (SELECT FROM tenant_erasures e WHERE e.tenant_id = t.id)",
                 )
                 .bind(subject.tenant_id.uuid())
                 .bind(subject.role.as_deref().map(crate::json::sanitised_text)),

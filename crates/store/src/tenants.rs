@@ -175,8 +175,8 @@ impl Store {
     ) -> Result<Tenant> {
         const OPERATION: &str = "set tenant status";
         let mut conn = self.db().system_transaction(OPERATION).await?;
-        let row = conn
-            .optional(
+        let changed = conn
+            .try_one(
                 sqlx::query(
                     "UPDATE tenants SET status = $2 WHERE id = $1
                      RETURNING id, name, status, policy, metadata, calls_days, events_days, output_days, created_at",
@@ -185,6 +185,20 @@ impl Store {
                 .bind(status.as_str()),
             )
             .await?;
+        let row = match changed {
+            Ok(row) => Some(row),
+            Err(sqlx::Error::RowNotFound) => None,
+            Err(error) => {
+                conn.undo().await?;
+                return Err(match constraint(&error) {
+                    Some("tenant_is_not_erased") => StoreError::Conflict {
+                        operation: OPERATION,
+                        message: "the tenant is being erased, or was: make a new one",
+                    },
+                    _ => translate(OPERATION, error),
+                });
+            }
+        };
         let (mut ending, mut cancelled) = (Vec::new(), Cancelled::default());
         if row.is_some() {
             let details = json!({"status": status});

@@ -19,6 +19,7 @@ use crate::db::{Conn, read, read_found, unsigned};
 use crate::error::translate;
 use crate::{Listed, Page, Result, Store};
 
+pub(crate) use close::close_tenant;
 pub use meter::Metered;
 
 /// The sums of figures, as columns of the table named `u`.

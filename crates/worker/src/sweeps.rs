@@ -19,6 +19,7 @@ const PARTITION_DAYS: u32 = 7;
 pub(crate) enum Sweep {
     AuditSeal,
     Usage,
+    Erasures,
     Ends,
     Partitions,
     Retention,
@@ -36,9 +37,10 @@ pub(crate) enum Sweep {
 }
 
 impl Sweep {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::AuditSeal,
         Self::Usage,
+        Self::Erasures,
         Self::Ends,
         Self::Partitions,
         Self::Retention,
@@ -59,6 +61,7 @@ impl Sweep {
         match self {
             Self::AuditSeal => "audit_seal",
             Self::Usage => "usage",
+            Self::Erasures => "erasures",
             Self::Ends => "ends",
             Self::Partitions => "partitions",
             Self::Retention => "retention",
@@ -81,7 +84,7 @@ impl Sweep {
             // A row is sealed within a second.
             Self::AuditSeal => 500,
             Self::Ends => 1_000,
-            Self::Usage => 2_000,
+            Self::Usage | Self::Erasures => 2_000,
             Self::Limits => 5_000,
             Self::LostHosts | Self::SurplusSlots | Self::Counts => 10_000,
             Self::Journals => 60_000,
@@ -97,6 +100,7 @@ impl Sweep {
         match self {
             Self::AuditSeal => while let store::Sealed::Some(_) = store.seal_audit().await? {},
             Self::Usage => while store.meter_usage().await? == store::Metered::Some {},
+            Self::Erasures => while tenure.lease.is_healthy() && store.erase_tenants().await? {},
             Self::Ends => drop(store.ask_ends().await?),
             Self::Partitions => drop(store.ensure_partitions(PARTITION_DAYS).await?),
             Self::Retention => {

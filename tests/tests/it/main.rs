@@ -16,6 +16,7 @@ mod drain;
 mod faults;
 mod files;
 mod http_files;
+mod leaving;
 mod load;
 mod main_job;
 mod monitoring;

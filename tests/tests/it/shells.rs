@@ -125,6 +125,39 @@ async fn a_terminal_that_never_stops_ends_with_what_allowed_it() {
     .await;
 }
 
+/// What was typed is remembered in the sandbox until it is known to have arrived; a terminal that is simply gone never says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn terminals_that_come_and_go_leave_room_for_the_next() {
+    // Together more than the agent remembers (4,096), and each fewer than it is told to forget on the way.
+    const TERMINALS: usize = 18;
+    const WRITES: usize = 240;
+    apart(async |host| {
+        let tenant = host.tenant("acme")?;
+        let client = &tenant.client;
+        let session = client.session(json!({})).await?;
+        let id = shell(client, &session, json!({"command": "cat"})).await?;
+        let attach = format!("/v1/sessions/{session}/shells/{id}/attach");
+        let mut written = 0;
+        for n in 0..TERMINALS {
+            let from = format!("{attach}?since_offset={written}");
+            let mut terminal = Terminal::attach(&host.base, &from, Some(client.key())).await?;
+            for _ in 0..WRITES {
+                terminal.type_in(b"x").await?;
+            }
+            while terminal.text.len() < WRITES {
+                let said = terminal.next().await.with_context(|| format!("terminal {n}"))?;
+                ensure!(said["type"] != "error", "terminal {n}: {said:#}");
+            }
+            written += WRITES;
+        }
+        let taken =
+            client.post(&format!("/v1/sessions/{session}/shells/{id}/input"), &json!({"text": "y"})).await?;
+        ensure!(taken.expect(200)?["taken_bytes"] == 1);
+        Ok(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn shells_are_made_told_and_ended_over_http() {
     apart(async |host| {

@@ -18,6 +18,7 @@ mod batches;
 mod calls;
 mod contexts;
 mod downloads;
+mod erasures;
 mod events;
 mod extract;
 mod files;
@@ -119,6 +120,8 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(usage::list_usage_of_all))
         .routes(routes!(tenants::create_tenant, tenants::list_tenants))
         .routes(routes!(tenants::get_tenant, tenants::patch_tenant))
+        .routes(routes!(erasures::export_tenant))
+        .routes(routes!(erasures::erase_tenant, erasures::get_erasure))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::revoke_key))
         .routes(routes!(keys::rotate_key))

@@ -16,6 +16,7 @@ pub mod artifacts;
 pub mod audit;
 pub mod calls;
 pub mod contexts;
+pub mod erasures;
 pub mod events;
 pub mod files;
 pub mod hosts;

@@ -66,6 +66,7 @@ impl Operation {
             }),
             ("POST", "/v1/policies/explain") => json!({"tool": "bash"}),
             ("POST", "/v1/admin/tenants" | "/v1/admin/tenants/{tenant_id}/keys") => json!({"name": "x"}),
+            ("POST", "/v1/admin/tenants/{tenant_id}/erasure") => json!({"confirm": "x"}),
             ("PUT", "/v1/roles/{role}" | "/v1/admin/tenants/{tenant_id}/roles/{role}") => {
                 json!({"scopes": []})
             }

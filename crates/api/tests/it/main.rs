@@ -8,6 +8,7 @@ mod bad_input;
 mod calls;
 mod client;
 mod contexts;
+mod erasures;
 mod faults;
 mod hosts;
 mod idempotency;

@@ -12,6 +12,7 @@ use store::{
 };
 use uuid::Uuid;
 
+use super::leaving::{self, Until};
 use super::print;
 use crate::cli::{
     AdminCommand, HostCommand, KeyCommand, OperatorKeyCommand, Overlap, RoleCommand, TenantCommand,
@@ -24,7 +25,14 @@ use crate::wiring;
 /// # Errors
 /// When the database refuses or does not answer.
 pub(super) async fn run(config: &Config, command: AdminCommand) -> Result<()> {
-    let store = wiring::store(config, &prometheus::Registry::new()).await?;
+    let registry = prometheus::Registry::new();
+    let store = match &command {
+        // It reads the bytes of artifacts as well.
+        AdminCommand::Tenant(TenantCommand::Export { .. }) => {
+            wiring::service_store(config, &registry).await?
+        }
+        _ => wiring::store(config, &registry).await?,
+    };
     let operator = OperatorContext::verified(Principal::command_line());
     let done = match command {
         AdminCommand::Tenant(command) => tenant(&store, &operator, command).await,
@@ -113,6 +121,12 @@ async fn tenant(store: &Store, operator: &OperatorContext, command: TenantComman
             eprintln!("set the policy of {tenant}; it holds within seconds");
             Ok(())
         }
+        TenantCommand::Export { tenant, output } => leaving::export(store, operator, tenant, &output).await,
+        TenantCommand::Erase { tenant, confirm, wait } => {
+            let until = if wait { Until::Done } else { Until::Begun };
+            leaving::erase(store, operator, tenant, &confirm, until).await
+        }
+        TenantCommand::VerifyReceipt { file } => leaving::verify(store, &file).await,
     }
 }
 
@@ -254,11 +268,16 @@ fn time(at: Option<DateTime<Utc>>) -> String {
 }
 
 fn read_policy(file: &Path) -> Result<Policy> {
+    serde_json::from_str(&read(file)?).context("this is no policy")
+}
+
+/// A file's text; `-` is standard input.
+pub(super) fn read(file: &Path) -> Result<String> {
     let mut text = String::new();
     if file.as_os_str() == "-" {
         std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
     } else {
         text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
-    serde_json::from_str(&text).context("this is no policy")
+    Ok(text)
 }

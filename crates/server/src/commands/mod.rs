@@ -2,6 +2,7 @@
 
 mod admin;
 mod audit;
+mod leaving;
 
 use std::io::Write as _;
 

@@ -99,6 +99,14 @@ impl Key {
         mac.update(&head.signed_at.timestamp_micros().to_be_bytes());
         mac
     }
+
+    fn over_text(&self, purpose: &[u8], text: &[u8]) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        mac.update(&(purpose.len() as u64).to_be_bytes());
+        mac.update(purpose);
+        mac.update(text);
+        mac
+    }
 }
 
 impl AuditKeys {
@@ -147,6 +155,21 @@ impl AuditKeys {
     }
 }
 
+impl AuditKeys {
+    /// Signs a text for a purpose: what is signed for one is never good for another. The key's name and the signature.
+    pub(crate) fn sign_text(&self, purpose: &[u8], text: &[u8]) -> (String, Hash) {
+        (self.signing.id.clone(), self.signing.over_text(purpose, text).finalize().into_bytes().into())
+    }
+
+    /// Whether one of the keys has signed this text for the purpose.
+    pub(crate) fn has_signed(&self, purpose: &[u8], text: &[u8], key_id: &str, signature: &Hash) -> bool {
+        std::iter::once(&self.signing)
+            .chain(&self.previous)
+            .filter(|key| key.id == key_id)
+            .any(|key| key.over_text(purpose, text).verify_slice(signature).is_ok())
+    }
+}
+
 impl std::fmt::Debug for AuditKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AuditKeys").field("signing", &self.signing.id).finish_non_exhaustive()
@@ -173,16 +196,16 @@ pub struct AuditHead {
     pub signature: [u8; 32],
 }
 
-mod hex {
+pub(crate) mod hex {
     use data_encoding::HEXLOWER;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&HEXLOWER.encode(bytes))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 32], D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 32], D::Error> {
         let text = String::deserialize(deserializer)?;
         let bytes = HEXLOWER.decode(text.as_bytes()).map_err(D::Error::custom)?;
         bytes.try_into().map_err(|_| D::Error::custom("32 bytes in hexadecimal are needed"))

@@ -66,6 +66,13 @@ pub enum Finding {
         /// Where.
         sequence: u64,
     },
+    /// The digest of an erased tenant's links is not signed by a key of ours.
+    ErasureForged,
+    /// Links of an erased tenant, or what their rows kept, are not those whose digest was signed.
+    ErasureDiffers {
+        /// The last of them.
+        to: u64,
+    },
     /// The given checkpoint is not signed by a key of ours.
     CheckpointForged,
     /// The link at the given checkpoint is another: the chain was made anew.
@@ -94,6 +101,12 @@ impl fmt::Display for Finding {
             Self::HeadMissing => f.write_str("the signed head is missing"),
             Self::HeadForged => f.write_str("the head is not signed by a key of this installation"),
             Self::HeadDiffers { sequence } => write!(f, "link {sequence} is not the one that was signed"),
+            Self::ErasureForged => {
+                f.write_str("the digest of the erased rows is not signed by a key of this installation")
+            }
+            Self::ErasureDiffers { to } => {
+                write!(f, "links 1 to {to}, or what was kept of their rows, are not those of the erasure")
+            }
             Self::CheckpointForged => {
                 f.write_str("the checkpoint is not signed by a key of this installation")
             }

@@ -4,6 +4,7 @@
 //! # Design notes
 //!
 //! * Each link is computed from the *stored* hash before it, so that one change is one finding and not one for every row after it.
+//! * Rows of an erased tenant have no content to hash; their links are compared with a signed digest (see `emptied`).
 //! * What cannot be told: a row that was written as if by the service and sealed as such; rows changed within the second
 //!   before they are sealed; and a whole chain that was cut with its head put back to an older one, unless a checkpoint says more.
 //!   So keep checkpoints where the database's administrators cannot write.
@@ -15,6 +16,7 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::chain::{AuditHead, Hash, NOTHING, Row, chain_of, tenant_of};
+use super::emptied::{Digest, Emptied, emptied};
 use super::report::{AuditReport, Finding};
 use super::row::{audit_row, bytes32};
 use super::seal::heads;
@@ -59,6 +61,8 @@ struct Walk<'a> {
     /// Stored hash of the last link; `None` behind a gap.
     previous: Option<Hash>,
     latest_at: DateTime<Utc>,
+    /// What was signed of an erased tenant's links, and what of them was seen.
+    emptied: Option<(Emptied, Digest)>,
 }
 
 impl Store {
@@ -92,8 +96,16 @@ impl Store {
         let chain = chain_of(tenant);
         let mut conn = self.db().system(VERIFY).await?;
         let head = heads(&mut conn, VERIFY, Some(vec![chain])).await?.pop();
+        let emptied = emptied(&mut conn, VERIFY, chain).await?;
         conn.end().await?;
         let mut walk = Walk::new(chain, checkpoint);
+        match emptied {
+            Some(emptied) if emptied.is_signed(self.audit_keys()) => {
+                walk.emptied = Some((emptied, Digest::of(chain)))
+            }
+            Some(_) => walk.report.find(Finding::ErasureForged),
+            None => {}
+        }
         match &head {
             Some(head) if self.audit_keys().signed(head) => walk.report.head = Some(head.clone()),
             Some(_) => walk.report.find(Finding::HeadForged),
@@ -203,7 +215,7 @@ impl<'a> Walk<'a> {
             more: 0,
         };
         let latest_at = DateTime::<Utc>::MIN_UTC;
-        Self { chain, checkpoint, report, seq: 0, previous: Some(NOTHING), latest_at }
+        Self { chain, checkpoint, report, seq: 0, previous: Some(NOTHING), latest_at, emptied: None }
     }
 
     fn step(&mut self, link: Link) {
@@ -215,7 +227,10 @@ impl<'a> Walk<'a> {
         }
         match (&link.row, self.previous) {
             (None, _) => self.report.find(Finding::Deleted { sequence, entry_id }),
-            (Some(row), Some(previous)) if row.link(self.chain, link.seq, &previous) != link.hash => {
+            (Some(row), Some(previous))
+                if !self.was_emptied(link.seq, row)
+                    && row.link(self.chain, link.seq, &previous) != link.hash =>
+            {
                 self.report.find(Finding::Changed { sequence, entry_id });
             }
             (Some(row), _) => {
@@ -225,6 +240,7 @@ impl<'a> Walk<'a> {
                 self.latest_at = self.latest_at.max(row.at);
             }
         }
+        self.compare_emptied(&link);
         if let Some(checkpoint) = self.checkpoint.filter(|checkpoint| checkpoint.sequence == link.seq)
             && checkpoint.hash != link.hash
         {
@@ -237,6 +253,21 @@ impl<'a> Walk<'a> {
         }
         self.report.links += 1;
         (self.seq, self.previous) = (link.seq, Some(link.hash));
+    }
+
+    /// Whether the row is one whose content is gone by right. Its link is then covered by the digest.
+    fn was_emptied(&self, seq: i64, row: &Row) -> bool {
+        self.emptied.as_ref().is_some_and(|(emptied, _)| seq <= emptied.seq) && row.is_emptied()
+    }
+
+    fn compare_emptied(&mut self, link: &Link) {
+        let Some((emptied, digest)) = &mut self.emptied else { return };
+        if let Some(row) = link.row.as_ref().filter(|_| link.seq <= emptied.seq) {
+            digest.link(link.seq, &link.hash, row);
+        }
+        if link.seq == emptied.seq && digest.clone().finish() != emptied.digest {
+            self.report.find(Finding::ErasureDiffers { to: unsigned(link.seq) });
+        }
     }
 
     fn end(&mut self, signed_to: i64) {

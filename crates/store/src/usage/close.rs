@@ -4,13 +4,48 @@
 //! transaction that moves the mark. Closing it twice is not possible, and a meter that is killed has either closed it or not.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use domain::TenantId;
+use sqlx::Row;
 
+use super::meter::{METER, hold};
 use super::session_use;
 use crate::Result;
-use crate::db::Conn;
+use crate::db::{Conn, read_found};
 
-/// Closes the hour that begins here. Under the meter's lock.
+/// Closes the hour that begins here. Under the meter's lock. A tenant that is being erased has closed it for itself already.
 pub(super) async fn close_hour(conn: &mut Conn, hour: DateTime<Utc>) -> Result<()> {
+    write_hour(conn, hour, None).await?;
+    let end = hour + TimeDelta::hours(1);
+    conn.execute(sqlx::query("UPDATE usage_meter SET closed_until = $1").bind(end)).await?;
+    Ok(())
+}
+
+/// Closes the open hours of a tenant of which nothing runs any more, the present one too. False while not all of it is counted, or the
+/// meter is just at work.
+pub(crate) async fn close_tenant(conn: &mut Conn, tenant: TenantId) -> Result<bool> {
+    let Some(closed_until) = hold(conn).await? else { return Ok(false) };
+    let row = conn
+        .one(
+            sqlx::query(
+                "SELECT clock_timestamp() AS now, coalesce((SELECT seq FROM audit_heads WHERE chain = $1), 0)
+                     <= coalesce((SELECT seq FROM usage_places WHERE chain = $1), 0) AS counted",
+            )
+            .bind(tenant.uuid()),
+        )
+        .await?;
+    let (now, counted) = read_found(METER, Some(row), |row| {
+        Ok((row.try_get::<DateTime<Utc>, _>("now")?, row.try_get::<bool, _>("counted")?))
+    })?;
+    let mut hour = closed_until;
+    while counted && hour <= now {
+        write_hour(conn, hour, Some(tenant)).await?;
+        hour += TimeDelta::hours(1);
+    }
+    Ok(counted)
+}
+
+/// One row for each tenant that used something in the hour, or for this one.
+async fn write_hour(conn: &mut Conn, hour: DateTime<Utc>, only: Option<TenantId>) -> Result<()> {
     let end = hour + TimeDelta::hours(1);
     conn.execute(
         sqlx::query(concat!(
@@ -30,12 +65,13 @@ pub(super) async fn close_hour(conn: &mut Conn, hour: DateTime<Utc>) -> Result<(
              SELECT (left(toolhost_uuid_floor($1)::text, 13) || substr(t.tenant_id::text, 14))::uuid, t.tenant_id, $1,
                  coalesce(c.calls, 0), coalesce(c.errors, 0), coalesce(c.cpu_ms, 0), coalesce(c.bytes_in, 0),
                  coalesce(c.bytes_out, 0), coalesce(s.seconds, '{}'), coalesce(s.gb_seconds, 0)
-             FROM tenant t LEFT JOIN of_sessions s USING (tenant_id) LEFT JOIN of_calls c USING (tenant_id)"
+             FROM tenant t LEFT JOIN of_sessions s USING (tenant_id) LEFT JOIN of_calls c USING (tenant_id)
+             WHERE $3::uuid IS NULL OR t.tenant_id = $3 ON CONFLICT (tenant_id, hour) DO NOTHING"
         ))
         .bind(hour)
-        .bind(end),
+        .bind(end)
+        .bind(only.map(TenantId::uuid)),
     )
     .await?;
-    conn.execute(sqlx::query("UPDATE usage_meter SET closed_until = $1").bind(end)).await?;
     Ok(())
 }

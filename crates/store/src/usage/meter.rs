@@ -78,7 +78,7 @@ impl Store {
 }
 
 /// Takes the meter's row. `None` when another pass has it.
-async fn hold(conn: &mut Conn) -> Result<Option<DateTime<Utc>>> {
+pub(super) async fn hold(conn: &mut Conn) -> Result<Option<DateTime<Utc>>> {
     let row = conn
         .optional(sqlx::query(
             "SELECT coalesce(closed_until, (SELECT date_trunc('hour', at, 'UTC') FROM audit_log ORDER BY id LIMIT 1),

@@ -4,6 +4,7 @@ mod access;
 mod artifacts;
 mod audit;
 mod calls;
+mod erasure;
 mod faults;
 mod files;
 mod hosts;

@@ -1,0 +1,553 @@
+//! Tenants that take everything with them: exports that have all of it and nothing of others, and erasures that leave nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use domain::policy::EffectiveLimits;
+use domain::{
+    ArtifactKind, Call, CallStatus, OperatorContext, Principal, Scope, SessionEnd, SessionEndReason,
+    TenantContext, TenantId, TenantStatus,
+};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, Executor, Row};
+use store::testing::{TestDatabase, admission, new_session, operator, tenant};
+use store::{
+    Admitted, Announce, AuditRow, CreatedSession, Draft, Erasure, ErasureAnswer, ErasureState, Export,
+    ExportPlace, Fence, FileBefore, Finding, Idempotency, Keeper, Metered, NewArtifact, NewContext, NewKey,
+    NewRole, NewShell, Objects, ObjectsConfig, Rotation, Sealed, SeenFile, SessionFence, ShellLog, Store,
+    StoreError,
+};
+
+use crate::calls::{outcome, output, worker};
+
+/// What is nowhere but in what a tenant has said, named and written.
+const MARK: &str = "qzx7marker";
+/// The address that the tenant's people come from.
+const ADDRESS: &str = "203.0.113.77";
+
+async fn store_on(database: &TestDatabase, folder: &Path) -> Result<Store> {
+    let objects = Objects::open(&ObjectsConfig::Folder(folder.to_owned()))?;
+    let config = store::DatabaseConfig { objects, ..database.config() };
+    Ok(Store::connect(&config, &prometheus::Registry::new()).await?)
+}
+
+fn marked(what: &str) -> String {
+    format!("{MARK}-{what}")
+}
+
+/// A tenant that has left something everywhere. All of it has ended.
+async fn life(store: &Store, mark: &str) -> Result<TenantContext> {
+    let own = tenant(store, &format!("{mark}-name")).await?;
+    let principal = Principal {
+        key_id: None,
+        name: format!("{mark}-person"),
+        address: Some(if mark == MARK { ADDRESS } else { "198.51.100.1" }.parse()?),
+        issuer: Some(format!("https://{mark}.example")),
+    };
+    let context = TenantContext::verified(own.tenant_id(), principal, Scope::tenant_default(), vec![]);
+    let labels = BTreeMap::from([("label".to_owned(), format!("{mark}-label"))]);
+    let keeper = Keeper::Tenant(&context);
+    let role = NewRole { description: format!("{mark}-role"), scopes: vec![Scope::CallsRead], policy: None };
+    store.put_role(keeper, "helper", role).await?;
+    let key = NewKey { name: format!("{mark}-key"), scopes: vec![Scope::CallsRead], ..NewKey::default() };
+    let (key, _) = store.create_own_key(&context, key).await?;
+    let rotation = Rotation { old_until: store.clock().now(), expires_at: None, latest: None };
+    store.rotate_key(keeper, key.id, rotation).await?;
+
+    let worker = worker(store).await?;
+    let mut new = new_session(Some(worker));
+    (new.env, new.metadata) = (labels.clone(), labels.clone());
+    let limits = EffectiveLimits::default();
+    let key = Idempotency::of("POST sessions", &format!("{mark}-idempotency"), &json!({}));
+    let CreatedSession::Created(session) = store.create_session(&context, new, &limits, Some(key)).await?
+    else {
+        bail!("a session is created")
+    };
+    let fence = SessionFence::of(&session).context("assigned")?;
+    store.session_running(&fence, 1).await?;
+    let made = NewContext {
+        id: store.clock().new_id(),
+        name: Some(format!("{mark}-context")),
+        cwd: "/workspace".to_owned(),
+        env: labels.clone(),
+        metadata: labels.clone(),
+    };
+    store.create_context(&context, session.id, made, None).await?;
+    for n in 0..3 {
+        let call = call(store, &context, &session.id, worker, mark).await?;
+        let own = Fence::of(&call).context("started")?;
+        let bytes = format!("{mark}-output {n}");
+        store.append_events(&own, Announce::Started, vec![output(0, bytes.as_bytes())]).await?;
+        let shell = NewShell {
+            id: store.clock().new_id(),
+            call_id: call.id,
+            operation: 0,
+            command: format!("{mark}-command"),
+            description: None,
+            terminal: false,
+            log: ShellLog::Own,
+        };
+        let shell = store.create_shell(&fence, shell).await?;
+        let piece = domain::event::OutputPiece {
+            log_offset: 0,
+            stream: domain::StreamName::Stdout,
+            offset: 0,
+            bytes: format!("{mark}-shell").into_bytes(),
+        };
+        let end = piece.bytes.len() as u64;
+        store.append_shell_output(&fence, shell.id, vec![piece], end).await?;
+        let before =
+            FileBefore::Content { bytes: format!("{mark}-before").into_bytes(), sha256: "ab".repeat(32) };
+        store.plan_change(&fence, call.id, &format!("{mark}-path"), &before).await?;
+        let seen = SeenFile { sha256: None, size_bytes: 1, modified_ms: None };
+        store.see_file(&fence, &format!("{mark}-read"), &seen).await?;
+        let mut draft = Draft::default();
+        draft.push(format!("{mark}-artifact {n}").as_bytes()).await?;
+        let content = draft.seal().await?;
+        store.announce_artifact(&fence, &content).await?;
+        store.send_artifact(context.tenant_id(), &content).await?;
+        let artifact = NewArtifact {
+            call_id: call.id,
+            origin: "a".to_owned(),
+            name: format!("{mark}-file"),
+            kind: ArtifactKind::Other,
+            mime_type: "text/plain".to_owned(),
+            metadata: labels.clone(),
+        };
+        store.save_artifact(&fence, &artifact, &content).await?;
+        let own = Fence { after_seq: 2, ..own };
+        store.finish_call(&own, Announce::Nothing, Vec::new(), outcome(CallStatus::Succeeded)).await?;
+    }
+    let refused = AuditRow {
+        allowed: false,
+        reason: Some(format!("{mark}-reason")),
+        ..AuditRow::done("call.submit", format!("{mark}-target"))
+            .details(json!({"detail": format!("{mark}-detail")}))
+    };
+    store.audit(&context, refused).await?;
+    let end = SessionEnd {
+        reason: SessionEndReason::Deleted,
+        message: format!("{mark}-end"),
+        evidence: serde_json::Map::from_iter([("x".to_owned(), mark.into())]),
+    };
+    store.end_session(&fence, end).await?;
+    Ok(context)
+}
+
+async fn call(
+    store: &Store,
+    context: &TenantContext,
+    session: &domain::SessionId,
+    worker: domain::WorkerId,
+    mark: &str,
+) -> Result<Call> {
+    let mut admission = admission(context, *session);
+    admission.reservation = Some(worker);
+    admission.call.arguments = json!({"command": format!("{mark}-arguments")});
+    admission.call.description = Some(format!("{mark}-description"));
+    match store.admit(admission).await? {
+        Admitted::Started(call) => Ok(call),
+        other => bail!("not started: {other:?}"),
+    }
+}
+
+async fn settle(store: &Store) -> Result<()> {
+    while !matches!(store.seal_audit().await?, Sealed::Everything(0)) {}
+    while store.meter_usage().await? != Metered::Nothing {}
+    Ok(())
+}
+
+/// Tables, and how many of their rows have one of these texts in any column, as text or as bytes.
+async fn found(database: &TestDatabase, texts: &[&str]) -> Result<Vec<(String, i64)>> {
+    let mut superuser = database.superuser().await?;
+    let tables = "SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'";
+    let mut found = Vec::new();
+    for table in superuser.fetch_all(tables).await? {
+        let table: String = table.try_get(0)?;
+        let any: Vec<String> = texts
+            .iter()
+            .flat_map(|text| [(*text).to_owned(), data_encoding::HEXLOWER.encode(text.as_bytes())])
+            .map(|text| format!("position('{text}' IN t::text) > 0"))
+            .collect();
+        let count = format!("SELECT count(*) FROM {table} t WHERE {}", any.join(" OR "));
+        let rows: i64 = superuser.fetch_one(AssertSqlSafe(count)).await?.try_get(0)?;
+        if rows > 0 {
+            found.push((table, rows));
+        }
+    }
+    superuser.close().await?;
+    Ok(found)
+}
+
+/// Files beneath a folder.
+fn files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() { all.extend(files(&path)?) } else { all.push(path) }
+    }
+    Ok(all)
+}
+
+/// Until nothing moves any more.
+async fn erase(store: &Store, operator: &OperatorContext, tenant: TenantId) -> Result<Erasure> {
+    for _ in 0..500 {
+        settle(store).await?;
+        store.erase_tenants().await?;
+        let erasure = store.erasure(operator, tenant).await?;
+        if erasure.state == ErasureState::Done {
+            return Ok(erasure);
+        }
+    }
+    bail!("not done: {:?}", store.erasure(operator, tenant).await?)
+}
+
+async fn begin(store: &Store, tenant: TenantId, name: &str) -> Result<Erasure> {
+    match store.request_erasure(&operator(), tenant, name).await? {
+        ErasureAnswer::Begun(erasure) => Ok(erasure),
+        ErasureAnswer::WrongName => bail!("{name} is not its name"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erased_tenant_leaves_no_trace_of_what_it_said() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let neighbour = life(&store, "neighbour").await?;
+    let context = life(&store, MARK).await?;
+    let (id, operator) = (context.tenant_id(), operator());
+    settle(&store).await?;
+    let everywhere: BTreeSet<_> =
+        found(&database, &[MARK, ADDRESS]).await?.into_iter().map(|(table, _)| table).collect();
+    ensure!(everywhere.len() >= 13, "the tenant has left something nearly everywhere: {everywhere:?}");
+
+    // Only who names it erases it.
+    for wrong in ["", "neighbour-name", MARK] {
+        ensure!(store.request_erasure(&operator, id, wrong).await? == ErasureAnswer::WrongName);
+    }
+    ensure!(matches!(store.erasure(&operator, id).await, Err(StoreError::NotFound { .. })));
+    ensure!(store.get_tenant(&operator, id).await?.status == TenantStatus::Active);
+    begin(&store, id, &marked("name")).await?;
+    ensure!(store.get_tenant(&operator, id).await?.status == TenantStatus::Suspended);
+    // There is no way back, and no new way in.
+    let conflict = |error: Option<StoreError>| matches!(error, Some(StoreError::Conflict { .. }));
+    ensure!(conflict(store.set_tenant_status(&operator, id, TenantStatus::Active).await.err()));
+    ensure!(conflict(
+        store
+            .create_key(
+                &operator,
+                id,
+                NewKey { name: "k".to_owned(), scopes: vec![Scope::CallsRead], ..NewKey::default() }
+            )
+            .await
+            .err()
+    ));
+    let done = erase(&store, &operator, id).await?;
+
+    let receipt = done.receipt.context("a receipt")?;
+    ensure!(store.is_our_receipt(&receipt), "{receipt:?}");
+    assert_eq!(found(&database, &[MARK, ADDRESS]).await?, []);
+    for file in files(folder.path())? {
+        let content = String::from_utf8_lossy(&std::fs::read(&file)?).into_owned();
+        ensure!(
+            !content.contains(MARK) && !file.to_string_lossy().contains(&id.to_string()),
+            "{}",
+            file.display()
+        );
+    }
+    let deleted = &receipt.deleted;
+    for (table, rows) in [
+        ("calls", 3),
+        ("output_chunks", 6),
+        ("shells", 3),
+        ("artifacts", 3),
+        ("artifact_objects", 3),
+        ("sessions", 1),
+        ("contexts", 1),
+        ("api_keys", 2),
+        ("roles", 1),
+        ("file_versions", 3),
+        ("file_reads", 1),
+    ] {
+        assert_eq!(deleted.get(table), Some(&rows), "{table}: {deleted:?}");
+    }
+    assert_eq!(receipt.object_bytes, 3 * (MARK.len() as u64 + "-artifact 0".len() as u64));
+    ensure!(receipt.kept["audit_log"] == receipt.trail_links && receipt.trail_findings == 0, "{receipt:?}");
+    // What was used is still billed, the hour that was open too.
+    ensure!(receipt.kept["usage_hours"] >= 1, "{receipt:?}");
+    let mut superuser = database.superuser().await?;
+    let billed = sqlx::query("SELECT sum(calls)::bigint AS calls FROM usage_hours WHERE tenant_id = $1")
+        .bind(id.uuid());
+    assert_eq!(billed.fetch_one(&mut superuser).await?.try_get::<i64, _>("calls")?, 3);
+    // The trails hold, and asking again changes nothing.
+    for tenant in [None, Some(id), Some(neighbour.tenant_id())] {
+        assert_eq!(store.verify_audit(tenant, None).await?.findings, [], "{tenant:?}");
+    }
+    assert_eq!(begin(&store, id, "whatever").await?.receipt.as_ref(), Some(&receipt));
+    // A receipt that says something else is none.
+    let mut other = receipt.clone();
+    other.deleted.insert("calls".to_owned(), 4);
+    ensure!(!store.is_our_receipt(&other));
+    ensure!(!store.is_our_receipt(&store::ErasureReceipt { trail_findings: 1, ..receipt.clone() }));
+    let text = serde_json::to_string(&receipt)?;
+    ensure!(store.is_our_receipt(&serde_json::from_str(&text)?));
+    // Nobody else has lost anything.
+    let of_neighbour: BTreeSet<_> =
+        found(&database, &["neighbour-"]).await?.into_iter().map(|(table, _)| table).collect();
+    assert_eq!(of_neighbour, everywhere);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erased_trail_shows_whoever_touches_what_it_keeps() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let id = life(&store, MARK).await?.tenant_id();
+    settle(&store).await?;
+    let checkpoint = store.verify_audit(Some(id), None).await?.head.context("a head")?;
+    let mut superuser = database.superuser().await?;
+    // Before there is a signed digest nobody empties a row, whoever they are.
+    let empty = "UPDATE audit_log SET principal = '{\"key_id\": null, \"name\": \"erased\", \"address\": null}', target = NULL,
+        reason = NULL, details = '{}'";
+    let refused = superuser.execute(empty).await.err().context("is refused")?;
+    ensure!(refused.to_string().contains("append-only"), "{refused}");
+    begin(&store, id, &marked("name")).await?;
+    erase(&store, &operator(), id).await?;
+    let findings = async |checkpoint| anyhow::Ok(store.verify_audit(Some(id), checkpoint).await?.findings);
+    assert_eq!(findings(Some(&checkpoint)).await?, [], "an older checkpoint is still in the chain");
+    for change in
+        ["allowed = NOT allowed", "at = at + interval '1 ms'", "action = 'x'", "details = '{\"a\": 1}'"]
+    {
+        let change = format!("UPDATE audit_log SET {change} WHERE tenant_id = '{}'", id.uuid());
+        ensure!(superuser.execute(AssertSqlSafe(change)).await.is_err());
+    }
+    // As who has the database and none of the keys.
+    superuser.execute("SET session_replication_role = replica").await?;
+    for table in ["audit_log", "audit_chain", "audit_erasures"] {
+        superuser
+            .execute(AssertSqlSafe(format!("CREATE TEMP TABLE saved_{table} AS SELECT * FROM {table}")))
+            .await?;
+    }
+    let last = sqlx::query("SELECT max(seq) AS seq FROM audit_chain WHERE chain = $1").bind(id.uuid());
+    let last: i64 = last.fetch_one(&mut superuser).await?.try_get("seq")?;
+    let row = format!("(SELECT entry_id FROM audit_chain WHERE chain = '{}' AND seq = 3)", id.uuid());
+    let link = format!("chain = '{}' AND seq = 3", id.uuid());
+    let differs = Finding::ErasureDiffers { to: last as u64 };
+    for (tampering, expected) in [
+        (format!("UPDATE audit_log SET allowed = NOT allowed WHERE id = {row}"), differs.clone()),
+        (format!("UPDATE audit_log SET action = 'other' WHERE id = {row}"), differs.clone()),
+        (format!("UPDATE audit_chain SET hash = sha256('x') WHERE {link}"), differs.clone()),
+        (format!("DELETE FROM audit_log WHERE id = {row}"), differs.clone()),
+        (
+            format!("UPDATE audit_erasures SET digest = sha256('x') WHERE chain = '{}'", id.uuid()),
+            Finding::ErasureForged,
+        ),
+        (
+            format!("UPDATE audit_erasures SET seq = seq + 1 WHERE chain = '{}'", id.uuid()),
+            Finding::ErasureForged,
+        ),
+    ] {
+        let changed = superuser.execute(AssertSqlSafe(tampering.clone())).await?.rows_affected();
+        ensure!(changed == 1, "{tampering}");
+        let seen = findings(None).await?;
+        ensure!(seen.contains(&expected), "{tampering}: {seen:?}");
+        for table in ["audit_log", "audit_chain", "audit_erasures"] {
+            let back = format!(
+                "DELETE FROM {table}; INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM saved_{table}"
+            );
+            superuser.execute(sqlx::raw_sql(AssertSqlSafe(back))).await?;
+        }
+        assert_eq!(findings(None).await?, [], "everything is as it was");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erasure_that_is_cut_off_anywhere_goes_on_and_counts_exactly() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let id = life(&store, MARK).await?.tenant_id();
+    begin(&store, id, &marked("name")).await?;
+    let mut rounds = 0;
+    let done = loop {
+        rounds += 1;
+        ensure!(rounds < 2_000, "{:?}", store.erasure(&operator(), id).await?);
+        // Another process each time; two at once; and each is killed after a while that is different every time.
+        let (one, two) =
+            (store_on(&database, folder.path()).await?, store_on(&database, folder.path()).await?);
+        let patience = std::time::Duration::from_millis(1 + 5 * (rounds % 40));
+        let work = async |store: &Store| {
+            settle(store).await?;
+            while store.erase_tenants().await? {}
+            anyhow::Ok(())
+        };
+        let (first, second) = tokio::join!(
+            tokio::time::timeout(patience, work(&one)),
+            tokio::time::timeout(patience * 2, work(&two)),
+        );
+        if let (Ok(Err(error)), _) | (_, Ok(Err(error))) = (first, second) {
+            return Err(error);
+        }
+        let erasure = store.erasure(&operator(), id).await?;
+        if erasure.state == ErasureState::Done {
+            break erasure;
+        }
+    };
+    assert_eq!(found(&database, &[MARK, ADDRESS]).await?, []);
+    let receipt = done.receipt.context("a receipt")?;
+    for (table, rows) in
+        [("calls", 3), ("call_events", 9), ("output_chunks", 6), ("artifact_objects", 3), ("sessions", 1)]
+    {
+        assert_eq!(receipt.deleted.get(table), Some(&rows), "{table}: {receipt:?}");
+    }
+    assert_eq!(files(folder.path())?.len(), 0);
+    assert_eq!(store.verify_audit(Some(id), None).await?.findings, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erasure_waits_for_what_still_runs() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let context = tenant(&store, "acme").await?;
+    let session = store::testing::running_session(&store, &context, worker(&store).await?).await?;
+    let erasure = begin(&store, context.tenant_id(), "acme").await?;
+    assert_eq!((erasure.state, erasure.waits_for), (ErasureState::Ending, (1, 0)));
+    settle(&store).await?;
+    ensure!(!store.erase_tenants().await?, "nothing moves while a session runs");
+    ensure!(store.get_session(&context, session.id).await?.end_requested);
+    let end = SessionEnd::because(SessionEndReason::TenantSuspended);
+    store.end_session(&SessionFence::of(&session).context("owned")?, end).await?;
+    erase(&store, &operator(), context.tenant_id()).await?;
+    Ok(())
+}
+
+/// All lines of an export, and its checkpoints.
+async fn read(mut export: Export) -> Result<Vec<Value>> {
+    let mut text = String::new();
+    while let Some(page) = export.next().await {
+        text.push_str(std::str::from_utf8(&page?)?);
+    }
+    text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+fn rows<'a>(lines: &'a [Value], table: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["table"] == table).map(|line| &line["row"]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_has_everything_of_a_tenant_and_nothing_of_others() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let neighbour = life(&store, "neighbour").await?;
+    let context = life(&store, MARK).await?;
+    settle(&store).await?;
+    let lines = read(store.export_tenant(&operator(), context.tenant_id(), None).await?).await?;
+    let all = lines.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+    for foreign in
+        ["neighbour", &neighbour.tenant_id().to_string(), &neighbour.tenant_id().uuid().to_string()]
+    {
+        ensure!(!all.contains(foreign), "{foreign} is another's");
+    }
+    ensure!(!all.contains("secret_hash"), "hashes of keys are nobody's to see");
+    for (table, count) in [
+        ("tenants", 1),
+        ("sessions", 1),
+        ("calls", 3),
+        ("call_events", 9),
+        ("output_chunks", 6),
+        ("shells", 3),
+        ("artifacts", 3),
+        ("artifact_objects", 3),
+        ("artifact_content", 3),
+        ("api_keys", 2),
+        ("roles", 1),
+        ("contexts", 1),
+        ("file_versions", 3),
+        ("file_reads", 1),
+        ("idempotency_keys", 1),
+    ] {
+        assert_eq!(rows(&lines, table).len(), count, "{table}");
+    }
+    ensure!(rows(&lines, "audit_log").len() > 10 && rows(&lines, "audit_chain").len() > 10);
+    ensure!(!rows(&lines, "usage_calls").is_empty());
+    let session = rows(&lines, "sessions")[0];
+    ensure!(session["env_names"] == json!(["label"]) && session.get("env").is_none(), "{session:#}");
+    let texts = |table: &str, field: &str| -> Result<BTreeSet<String>> {
+        let decode = |row: &&Value| {
+            Ok(String::from_utf8(
+                data_encoding::BASE64.decode(row[field].as_str().context("base64")?.as_bytes())?,
+            )?)
+        };
+        rows(&lines, table).iter().map(decode).collect()
+    };
+    ensure!(
+        texts("output_chunks", "bytes")?.contains(&marked("output 2"))
+            && texts("output_chunks", "bytes")?.contains(&marked("shell"))
+    );
+    assert_eq!(
+        texts("artifact_content", "base64")?,
+        (0..3).map(|n| marked(&format!("artifact {n}"))).collect()
+    );
+    // It says that it is whole, and how much it was.
+    ensure!(lines[0]["export"]["tenant_id"] == context.tenant_id().to_string(), "{}", lines[0]);
+    let end = &lines.last().context("an end")?["end"];
+    assert_eq!((&end["rows"]["calls"], &end["rows"]["artifact_content"]), (&json!(3), &json!(3)));
+
+    // Cut off anywhere, it goes on behind its last checkpoint, and both parts are the whole.
+    let whole: Vec<_> =
+        lines.iter().filter(|line| line.get("table").is_some() && !volatile(line)).cloned().collect();
+    let places =
+        lines.iter().enumerate().filter_map(|(at, line)| Some((at, line["checkpoint"].as_str()?.to_owned())));
+    for (at, place) in places {
+        let place = ExportPlace::parse(&place).context("a checkpoint")?;
+        let rest = read(store.export_tenant(&operator(), context.tenant_id(), Some(place)).await?).await?;
+        let both: Vec<_> = lines[..at]
+            .iter()
+            .chain(&rest)
+            .filter(|line| line.get("table").is_some() && !volatile(line))
+            .cloned()
+            .collect();
+        let differs = both.iter().zip(&whole).position(|(one, other)| one != other);
+        ensure!(both == whole, "from line {at}: {differs:?}, {} and {}", both.len(), whole.len());
+    }
+    for bad in ["", "x", "eyJ0YWJsZSI6Imhvc3RzIiwia2V5IjpbXX0"] {
+        let place = ExportPlace::parse(bad);
+        if let Some(place) = place {
+            let refused = store.export_tenant(&operator(), context.tenant_id(), Some(place)).await;
+            ensure!(matches!(refused, Err(StoreError::Conflict { .. })), "{bad}");
+        }
+    }
+    let nobody = TenantId::from_uuid(uuid::Uuid::from_u128(7));
+    ensure!(matches!(store.export_tenant(&operator(), nobody, None).await, Err(StoreError::NotFound { .. })));
+    Ok(())
+}
+
+/// Exporting is recorded, so the trail has grown by the next time; and the sum of stored bytes is written a second late.
+fn volatile(line: &Value) -> bool {
+    line["table"].as_str().is_some_and(|table| table.starts_with("audit_") || table == "stored_bytes")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_is_of_one_moment() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let context = life(&store, MARK).await?;
+    let mut export = store.export_tenant(&operator(), context.tenant_id(), None).await?;
+    let first = export.next().await.context("a page")??;
+    ensure!(first.starts_with(b"{\"export\""));
+    // Behind its back everything goes; the objects stay, as their rows have to go first.
+    database
+        .execute(
+            "DELETE FROM artifacts; DELETE FROM output_chunks; DELETE FROM call_events; DELETE FROM calls",
+        )
+        .await?;
+    let rest = read(export).await?;
+    for (table, count) in
+        [("calls", 3), ("call_events", 9), ("output_chunks", 6), ("artifacts", 3), ("artifact_content", 3)]
+    {
+        assert_eq!(rows(&rest, table).len(), count, "{table}");
+    }
+    Ok(())
+}
