@@ -16,7 +16,7 @@ export TOOLHOST_AGENT_PATH := $(CURDIR)/$(agent)
 # The version that the tests are run with here; newer ones need a newer Rust in time.
 nextest_version := 0.9.143
 
-.PHONY: help setup run test test-s3 lint bench openapi sandbox-image agent server-binary \
+.PHONY: help setup run test test-s3 test-pooler lint bench openapi sandbox-image agent server-binary \
 	compose-test test-binaries bench-binaries nextest clean clean-host
 
 help: ## List what can be made
@@ -45,6 +45,9 @@ test-s3: ## Test artifacts against a server that speaks S3 (moto, from PyPI, in 
 	@target/moto/bin/moto_server -H 127.0.0.1 -p 5005 >target/moto/log 2>&1 & server=$$!; trap "kill $$server" EXIT; \
 	until curl -sf -X PUT http://127.0.0.1:5005/artifacts -o /dev/null; do kill -0 $$server; sleep 0.2; done; \
 	TOOLHOST_TEST_S3=http://127.0.0.1:5005 cargo nextest run -p store --run-ignored only -E 'test(in_a_bucket)'
+
+test-pooler: setup nextest ## Test the store and the API with PgBouncer in transaction mode before Postgres
+	@TOOLHOST_TEST_POOLER=1 cargo nextest run -p store -p api
 
 lint: ## Check the format, clippy and the documentation
 	cargo fmt --all --check

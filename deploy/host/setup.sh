@@ -35,7 +35,8 @@ engine_answers() {
 missing_packages() {
     local pair
     for pair in git:git curl:curl jq:jq ps:procps flock:util-linux \
-        losetup:mount mkfs.ext4:e2fsprogs mmdebstrap:mmdebstrap docker:docker.io promtool:prometheus; do
+        losetup:mount mkfs.ext4:e2fsprogs mmdebstrap:mmdebstrap docker:docker.io promtool:prometheus \
+        pgbouncer:pgbouncer; do
         has "${pair%%:*}" || echo "${pair#*:}"
     done
     has docker-compose || docker compose version >/dev/null 2>&1 || echo docker-compose

@@ -23,6 +23,11 @@ pub fn database_url(config: &Config) -> Result<&str> {
     })
 }
 
+/// Where the schema is changed: past a pooler, as that takes a lock of its session.
+fn migration_url(config: &Config) -> Result<&str> {
+    config.database.direct_url.as_ref().map_or_else(|| database_url(config), |url| Ok(url.expose()))
+}
+
 /// A connected store for a command, which has no business with the bytes of artifacts.
 ///
 /// # Errors
@@ -46,6 +51,7 @@ async fn connect(config: &Config, registry: &Registry, objects: Objects) -> Resu
         anyhow!("keys.pepper is not set (hint: make one with `openssl rand -hex 32`; every process needs the same)")
     })?;
     let mut database = DatabaseConfig::new(url, pepper.expose());
+    database.direct_url = config.database.direct_url.as_ref().map(|url| url.expose().to_owned());
     database.max_connections = config.database.max_connections;
     database.timeout = Duration::from_millis(config.database.timeout_ms);
     database.objects = objects;
@@ -105,7 +111,7 @@ pub async fn schema(config: &Config, store: &Store) -> Result<()> {
 /// # Errors
 /// When the database does not answer or one fails.
 pub async fn migrate(config: &Config) -> Result<()> {
-    let report = Store::migrate(database_url(config)?).await.context("cannot migrate the database")?;
+    let report = Store::migrate(migration_url(config)?).await.context("cannot migrate the database")?;
     tracing::info!(applied = report.applied, total = report.total, "the schema is up to date");
     Ok(())
 }

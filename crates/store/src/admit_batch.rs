@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::db::unsigned;
 use crate::idempotency::Request;
+use crate::reach::Reach;
 
 /// One call to be admitted, ready for the statement.
 #[derive(Debug, Clone)]
@@ -76,7 +77,11 @@ pub(crate) enum Verdict {
 }
 
 /// Takes the queue lock of every tenant that may queue a call, in one order.
-pub(crate) async fn lock_queues(connection: &mut PgConnection, ops: &[&AdmitOp]) -> Result<(), sqlx::Error> {
+pub(crate) async fn lock_queues(
+    connection: &mut PgConnection,
+    reach: Reach,
+    ops: &[&AdmitOp],
+) -> Result<(), sqlx::Error> {
     let mut tenants: Vec<Uuid> = ops
         .iter()
         .filter(|op| op.reserved_by.is_none() && op.ended.is_none())
@@ -90,6 +95,7 @@ pub(crate) async fn lock_queues(connection: &mut PgConnection, ops: &[&AdmitOp])
                 "SELECT pg_advisory_xact_lock(hashtextextended(t::text, 2))
                  FROM (SELECT t FROM unnest($1::uuid[]) AS t ORDER BY t) AS tenants",
             )
+            .persistent(reach.keeps_statements())
             .bind(tenants),
         )
         .await?;
@@ -217,6 +223,7 @@ const ADMIT_AT_ONCE: &str = admission!(
 /// Admits calls in one statement. Those that queue need their tenants' locks.
 pub(crate) async fn admit(
     connection: &mut PgConnection,
+    reach: Reach,
     ops: &[&AdmitOp],
 ) -> Result<Vec<Verdict>, sqlx::Error> {
     let at_once = |op: &&AdmitOp| {
@@ -226,6 +233,7 @@ pub(crate) async fn admit(
     let ids: Vec<_> = ops.iter().map(|op| op.id).collect();
     let rows = connection.fetch_all(
         sqlx::query(statement)
+            .persistent(reach.keeps_statements())
             .bind(ids)
             .bind(each(ops, |op| op.target.as_str()))
             .bind(each(ops, |op| op.tenant_id))

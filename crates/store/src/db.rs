@@ -22,6 +22,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgPool, Postgres};
 
 use crate::error::translate;
 use crate::metrics::Metrics;
+use crate::reach::{Reach, Role, Ways};
 use crate::{DatabaseConfig, Result, StoreError};
 
 /// A statement with its arguments.
@@ -31,15 +32,6 @@ pub(crate) type Statement<'q> = Query<'q, Postgres, PgArguments>;
 const TRUST_IDLE: Duration = Duration::from_secs(1);
 /// Connections that sweeps and workers share, beside the writer's.
 const SYSTEM_SHARE: u32 = 4;
-
-/// Plans of the queue's statements must not depend on what the tables looked like when they were made: always by index
-/// and nested loop, which leave old partitions alone while they run.
-const STEADY_PLANS: [(&str, &str); 4] = [
-    ("plan_cache_mode", "force_generic_plan"),
-    ("enable_hashjoin", "off"),
-    ("enable_mergejoin", "off"),
-    ("enable_seqscan", "off"),
-];
 
 /// What a cap is counted under. A count and the row that it allows are two statements, as a statement sees nothing that was
 /// committed after it began; the lock lies around both.
@@ -58,48 +50,22 @@ pub(crate) enum Lock {
 pub(crate) struct Db {
     app: PgPool,
     system: PgPool,
-    options: PgConnectOptions,
+    ways: Ways,
     timeout: Duration,
     pub(crate) metrics: Metrics,
-}
-
-/// The role that a connection has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// One tenant's rows, once a tenant is set.
-    App,
-    /// The queue and the sweeps.
-    System,
-}
-
-impl Role {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::App => "toolhost_app",
-            Self::System => "toolhost_system",
-        }
-    }
-
-    /// The role's pool as a label.
-    const fn label(self) -> &'static str {
-        match self {
-            Self::App => "app",
-            Self::System => "system",
-        }
-    }
 }
 
 impl Db {
     /// Opens the pools and makes sure that the database answers.
     pub(crate) async fn connect(config: &DatabaseConfig, metrics: Metrics) -> Result<Self> {
-        let options = connect_options(&config.url, config.timeout)?;
+        let ways = Ways::of(config)?;
         let lanes = u32::try_from(config.writer_lanes).unwrap_or(u32::MAX);
         let system = SYSTEM_SHARE.min(config.max_connections / 3).max(1);
         let app = config.max_connections.saturating_sub(system).saturating_sub(lanes).max(1);
         let db = Self {
-            app: pool(app, role_options(&options, Role::App), config.timeout),
-            system: pool(system, role_options(&options, Role::System).options(STEADY_PLANS), config.timeout),
-            options,
+            app: pool(app, ways.pooled(Role::App), config.timeout),
+            system: pool(system, ways.pooled(Role::System), config.timeout),
+            ways,
             timeout: config.timeout,
             metrics,
         };
@@ -110,39 +76,28 @@ impl Db {
         Ok(db)
     }
 
-    /// A connection of its own as the system role, for one of the writer's lanes or the bus.
-    pub(crate) async fn dedicated(
-        &self,
-        operation: &'static str,
-        settings: &[(&str, &str)],
-    ) -> Result<PgConnection> {
-        let options =
-            role_options(&self.options, Role::System).options(STEADY_PLANS).options(settings.iter().copied());
+    /// A connection of its own for one of the writer's lanes. Its transactions begin with [`Ways::begin_system`].
+    pub(crate) async fn lane(&self, operation: &'static str) -> Result<PgConnection> {
+        let options = self.ways.pooled(Role::System);
         bounded(operation, self.timeout, PgConnection::connect_with(&options)).await
     }
 
-    /// Options of a connection as the system role.
-    pub(crate) fn system_options(&self) -> PgConnectOptions {
-        role_options(&self.options, Role::System)
+    /// How connections come to Postgres.
+    pub(crate) fn ways(&self) -> &Ways {
+        &self.ways
     }
 
     /// A transaction that sees one tenant's rows.
     pub(crate) async fn tenant(&self, operation: &'static str, context: &TenantContext) -> Result<Conn> {
         let mut conn = self.acquire(operation, Role::App).await?;
-        // A uuid prints as hexadecimal digits and dashes, so it needs no quoting.
-        let begin = format!(
-            "BEGIN; SELECT set_config('role', 'toolhost_app', true), set_config('toolhost.tenant_id', '{}', true) \
-             WHERE nullif(current_setting('toolhost.tenant_id', true), '') IS NULL",
-            context.tenant_id().uuid()
-        );
-        if conn.begin(AssertSqlSafe(begin)).await? != 1 {
+        if conn.begin(self.ways.begin_tenant(context)).await? != 1 {
             let source = "a pooled connection was inside another transaction".into();
             return Err(self.metrics.counted(StoreError::Internal { operation, source }));
         }
         Ok(conn)
     }
 
-    /// A connection of its own inside a transaction that only reads, sees one moment and one tenant's rows, and may stand still for so
+    /// A connection of its own, past any pooler, inside a transaction that only reads, sees one moment and one tenant's rows, and may stand still for so
     /// long between two statements. Dropped, it is closed.
     pub(crate) async fn snapshot(
         &self,
@@ -150,7 +105,7 @@ impl Db {
         context: &TenantContext,
         idle: &'static str,
     ) -> Result<PgConnection> {
-        let options = role_options(&self.options, Role::App);
+        let options = self.ways.session(Role::App);
         let mut connection = bounded(operation, self.timeout, PgConnection::connect_with(&options)).await?;
         // Neither text comes from outside: a uuid prints as hexadecimal digits and dashes.
         let begin = format!(
@@ -162,15 +117,18 @@ impl Db {
         Ok(connection)
     }
 
-    /// One statement as the system role.
+    /// Statements as the system role, each for itself; behind a pooler all together a transaction.
     pub(crate) async fn system(&self, operation: &'static str) -> Result<Conn> {
-        self.acquire(operation, Role::System).await
+        match self.ways.reach() {
+            Reach::Direct => self.acquire(operation, Role::System).await,
+            Reach::Pooler => self.system_transaction(operation).await,
+        }
     }
 
     /// A transaction as the system role.
     pub(crate) async fn system_transaction(&self, operation: &'static str) -> Result<Conn> {
         let mut conn = self.acquire(operation, Role::System).await?;
-        conn.begin("BEGIN").await?;
+        conn.begin(self.ways.begin_system()).await?;
         Ok(conn)
     }
 
@@ -208,6 +166,7 @@ impl Db {
             Ok(connection) => Ok(Conn {
                 connection: Some(connection),
                 in_transaction: false,
+                reach: self.ways.reach(),
                 operation,
                 timeout: self.timeout,
                 metrics: self.metrics.clone(),
@@ -222,6 +181,7 @@ impl Db {
 pub(crate) struct Conn {
     connection: Option<sqlx::pool::PoolConnection<Postgres>>,
     in_transaction: bool,
+    reach: Reach,
     operation: &'static str,
     timeout: Duration,
     metrics: Metrics,
@@ -237,21 +197,25 @@ impl Conn {
 
     /// All rows of a statement.
     pub(crate) async fn all(&mut self, statement: Statement<'_>) -> Result<Vec<PgRow>> {
+        let statement = self.fit(statement);
         self.run(|connection| connection.fetch_all(statement)).await
     }
 
     /// The first row of a statement, if there is one.
     pub(crate) async fn optional(&mut self, statement: Statement<'_>) -> Result<Option<PgRow>> {
+        let statement = self.fit(statement);
         self.run(|connection| connection.fetch_optional(statement)).await
     }
 
     /// The row of a statement that has always one.
     pub(crate) async fn one(&mut self, statement: Statement<'_>) -> Result<PgRow> {
+        let statement = self.fit(statement);
         self.run(|connection| connection.fetch_one(statement)).await
     }
 
     /// The same with the driver's own error, for call sites that translate a constraint.
     pub(crate) async fn try_one(&mut self, statement: Statement<'_>) -> Result<Result<PgRow, sqlx::Error>> {
+        let statement = self.fit(statement);
         match tokio::time::timeout(self.timeout, self.connection().fetch_one(statement)).await {
             Ok(answer) => Ok(answer),
             Err(_) => {
@@ -262,6 +226,7 @@ impl Conn {
 
     /// Runs a statement and counts the rows that it touched.
     pub(crate) async fn execute(&mut self, statement: Statement<'_>) -> Result<u64> {
+        let statement = self.fit(statement);
         Ok(self.run(|connection| connection.execute(statement)).await?.rows_affected())
     }
 
@@ -294,6 +259,15 @@ impl Conn {
         }
         self.connection = None;
         Ok(())
+    }
+
+    /// What answers at the other end.
+    pub(crate) fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    fn fit<'q>(&self, statement: Statement<'q>) -> Statement<'q> {
+        statement.persistent(self.reach.keeps_statements())
     }
 
     fn connection(&mut self) -> &mut PgConnection {
@@ -351,25 +325,6 @@ pub(crate) async fn bounded<T>(
         Ok(Err(error)) => Err(translate(operation, error)),
         Err(_) => Err(StoreError::Unavailable { operation, source: None }),
     }
-}
-
-/// Options of every connection of ours.
-pub(crate) fn connect_options(url: &str, timeout: Duration) -> Result<PgConnectOptions> {
-    let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| StoreError::Internal {
-        operation: "parse database url",
-        source: Box::new(error),
-    })?;
-    let millis = timeout.as_millis().to_string();
-    Ok(options.application_name("toolhost").options([
-        // Compiling a plan takes longer than any of ours runs.
-        ("jit", "off"),
-        ("statement_timeout", millis.as_str()),
-        ("idle_in_transaction_session_timeout", "15000"),
-    ]))
-}
-
-fn role_options(options: &PgConnectOptions, role: Role) -> PgConnectOptions {
-    options.clone().options([("role", role.name())])
 }
 
 fn pool(max: u32, options: PgConnectOptions, timeout: Duration) -> PgPool {

@@ -10,6 +10,7 @@ use sqlx::{Executor, Row};
 use crate::Result;
 use crate::db::signed;
 use crate::events::Fence;
+use crate::reach::Reach;
 
 /// Events of one call, ready for the statement.
 #[derive(Debug, Clone)]
@@ -72,6 +73,7 @@ impl WriteOp {
 /// Writes in one statement. The UPDATE that numbers the events is the guard, and what it returns feeds the INSERTs.
 pub(crate) async fn write(
     connection: &mut PgConnection,
+    reach: Reach,
     ops: &[&WriteOp],
 ) -> Result<Vec<Written>, sqlx::Error> {
     let pieces = Pieces::of(ops);
@@ -124,6 +126,7 @@ pub(crate) async fn write(
              FROM input i LEFT JOIN guarded g ON g.n = i.n
              ORDER BY i.n",
         )
+        .persistent(reach.keeps_statements())
         .bind(each(ops, |op| op.fence.call_id.uuid()))
         .bind(each(ops, |op| op.target.as_str()))
         .bind(each(ops, |op| i32::try_from(op.fence.attempt).unwrap_or(i32::MAX)))
@@ -154,7 +157,7 @@ pub(crate) async fn write(
     for (row, op) in rows.iter().zip(ops) {
         outcomes.push(match written(row)? {
             Some(written) => written,
-            None => refused(connection, op).await?,
+            None => refused(connection, reach, op).await?,
         });
     }
     Ok(outcomes)
@@ -174,7 +177,7 @@ fn written(row: &PgRow) -> Result<Option<Written>, sqlx::Error> {
 ///
 /// The same batch may come twice: from this writer after an answer was lost, or from a caller who was told that the
 /// database does not answer. It is recognised by where it ends and by what its last event is.
-async fn refused(connection: &mut PgConnection, op: &WriteOp) -> Result<Written, sqlx::Error> {
+async fn refused(connection: &mut PgConnection, reach: Reach, op: &WriteOp) -> Result<Written, sqlx::Error> {
     let last = op.events.last();
     let found = connection
         .fetch_optional(
@@ -187,6 +190,7 @@ async fn refused(connection: &mut PgConnection, op: &WriteOp) -> Result<Written,
                  FROM calls c LEFT JOIN call_events e ON e.call_id = c.id AND e.seq = $5
                  WHERE c.id = $1 AND c.attempt = $2 AND c.worker_id = $3",
             )
+            .persistent(reach.keeps_statements())
             .bind(op.fence.call_id.uuid())
             .bind(i32::try_from(op.fence.attempt).unwrap_or(i32::MAX))
             .bind(op.fence.worker_id.uuid())

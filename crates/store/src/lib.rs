@@ -39,6 +39,7 @@ mod ownership;
 mod page;
 mod places;
 mod queue;
+mod reach;
 mod restore;
 mod retention;
 mod roles;
@@ -120,6 +121,8 @@ use writer::Writer;
 pub struct DatabaseConfig {
     /// `postgres://…`; the login role owns the tables or is a member of `toolhost_app` and `toolhost_system`.
     pub url: String,
+    /// When `url` is a pooler's in transaction mode: Postgres itself, for the two connections that need a session of their own.
+    pub direct_url: Option<String>,
     /// Connections that this process may have, for tenants' reads and writes, the writer's lanes and sweeps together
     /// (two more listen and notify).
     pub max_connections: u32,
@@ -142,6 +145,7 @@ impl DatabaseConfig {
         let pepper = pepper.into();
         Self {
             url: url.into(),
+            direct_url: None,
             audit: AuditKeys::of_pepper(&pepper),
             max_connections: 16,
             writer_lanes: 2,

@@ -5,8 +5,9 @@ use std::time::Duration;
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{Connection, Executor, PgConnection, Row, SqlSafeStr};
 
-use crate::db::{bounded, connect_options, read_found};
+use crate::db::{bounded, read_found};
 use crate::error::translate;
+use crate::reach::connect_options;
 use crate::{Result, Store, StoreError};
 
 /// Number, name and text of every migration.

@@ -13,6 +13,7 @@ use crate::Result;
 use crate::bus::{Bus, Hint, Outgoing};
 use crate::db::{Db, bounded};
 use crate::error::translate;
+use crate::reach::Role;
 
 const CHANNEL: &str = "toolhost";
 /// Name of listening connections in `pg_stat_activity`, by which processes see whether anybody else listens.
@@ -53,14 +54,19 @@ pub(crate) async fn send(db: Db, bus: Bus, origin: Uuid, stop: CancellationToken
 async fn notify(db: &Db, connection: &mut Option<PgConnection>, payloads: &[String]) -> Result<()> {
     let open = match connection {
         Some(open) => open,
-        // A hint is not worth a flush to disk.
-        None => connection.insert(db.dedicated("notify", &[("synchronous_commit", "off")]).await?),
+        None => connection.insert(session(db).await?),
     };
     let statement = sqlx::query("SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload")
         .bind(CHANNEL)
         .bind(payloads);
     bounded("notify", db.timeout(), open.execute(statement)).await?;
     Ok(())
+}
+
+/// A hint is not worth a flush to disk.
+async fn session(db: &Db) -> Result<PgConnection> {
+    let options = db.ways().session(Role::System).options([("synchronous_commit", "off")]);
+    bounded("notify", db.timeout(), PgConnection::connect_with(&options)).await
 }
 
 /// Listens until the token is cancelled. After every gap everybody is woken.
@@ -83,7 +89,7 @@ pub(crate) async fn listen(db: Db, bus: Bus, origin: Uuid, stop: CancellationTok
 }
 
 async fn listen_once(db: &Db, bus: &Bus, origin: Uuid) -> Result<()> {
-    let options = db.system_options().application_name(LISTENER);
+    let options = db.ways().session(Role::System).application_name(LISTENER);
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(db.timeout())

@@ -30,6 +30,7 @@ use crate::db::{Conn, Db};
 use crate::error::{is_deadlock, translate};
 use crate::event_batch::{WriteOp, Written, write};
 use crate::events::Appended;
+use crate::reach::Reach;
 use crate::{Result, StoreError};
 
 /// Operations that wait or are under way at once.
@@ -204,9 +205,9 @@ impl Writer {
         let db = &self.shared.db;
         let open = match connection {
             Some(open) => open,
-            None => connection.insert(db.dedicated(OPERATION, &[]).await?),
+            None => connection.insert(db.lane(OPERATION).await?),
         };
-        let answer = tokio::time::timeout(db.timeout(), transaction(open, batch)).await;
+        let answer = tokio::time::timeout(db.timeout(), transaction(db, open, batch)).await;
         match answer {
             Ok(Ok(outcomes)) => Ok(outcomes),
             Ok(Err(error)) => {
@@ -344,7 +345,11 @@ impl Op {
 }
 
 /// Everything of a batch in one transaction.
-async fn transaction(connection: &mut PgConnection, batch: &[Pending]) -> Result<Vec<Outcome>, sqlx::Error> {
+async fn transaction(
+    db: &Db,
+    connection: &mut PgConnection,
+    batch: &[Pending],
+) -> Result<Vec<Outcome>, sqlx::Error> {
     let (mut admits, mut writes) = (Vec::new(), Vec::new());
     for pending in batch {
         match &pending.op {
@@ -353,15 +358,16 @@ async fn transaction(connection: &mut PgConnection, batch: &[Pending]) -> Result
         }
     }
     let queues = admits.iter().any(|op| op.reserved_by.is_none() && op.ended.is_none());
-    let wrapped = queues || (!admits.is_empty() && !writes.is_empty());
+    let reach = db.ways().reach();
+    let wrapped = queues || (!admits.is_empty() && !writes.is_empty()) || reach == Reach::Pooler;
     if wrapped {
-        connection.execute("BEGIN").await?;
+        connection.execute(sqlx::raw_sql(db.ways().begin_system())).await?;
     }
     if queues {
-        lock_queues(connection, &admits).await?;
+        lock_queues(connection, reach, &admits).await?;
     }
-    let admitted = if admits.is_empty() { Vec::new() } else { admit(connection, &admits).await? };
-    let written = if writes.is_empty() { Vec::new() } else { write(connection, &writes).await? };
+    let admitted = if admits.is_empty() { Vec::new() } else { admit(connection, reach, &admits).await? };
+    let written = if writes.is_empty() { Vec::new() } else { write(connection, reach, &writes).await? };
     if wrapped {
         connection.execute("COMMIT").await?;
     }
@@ -377,11 +383,12 @@ async fn transaction(connection: &mut PgConnection, batch: &[Pending]) -> Result
 
 /// Admits one call in the caller's transaction.
 pub(crate) async fn admit_alone(conn: &mut Conn, op: &AdmitOp) -> Result<Verdict> {
+    let reach = conn.reach();
     let mut verdicts = conn
         .run(|connection| {
             Box::pin(async move {
-                lock_queues(connection, &[op]).await?;
-                admit(connection, &[op]).await
+                lock_queues(connection, reach, &[op]).await?;
+                admit(connection, reach, &[op]).await
             })
         })
         .await?;

@@ -21,6 +21,7 @@ mod load;
 mod main_job;
 mod monitoring;
 mod operators;
+mod pooler;
 mod sandbox_attacks;
 mod sessions;
 mod shells;

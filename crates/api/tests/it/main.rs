@@ -18,6 +18,7 @@ mod lists;
 mod openapi;
 mod output;
 mod pages;
+mod pooler;
 mod quotas;
 mod rates;
 mod roles;

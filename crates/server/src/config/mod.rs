@@ -151,8 +151,10 @@ pub struct InternalConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DatabaseConfig {
-    /// Its URL.
+    /// Its URL, or that of a pooler before it.
     pub url: Option<Secret>,
+    /// Its own URL, when the other is a pooler's.
+    pub direct_url: Option<Secret>,
     /// Most connections of this process.
     pub max_connections: u32,
     /// Longest wait for a connection, and for an answer, in milliseconds.
@@ -163,7 +165,7 @@ pub struct DatabaseConfig {
 
 impl Default for DatabaseConfig {
     fn default() -> Self {
-        Self { url: None, max_connections: 16, timeout_ms: 4_000, migrate: false }
+        Self { url: None, direct_url: None, max_connections: 16, timeout_ms: 4_000, migrate: false }
     }
 }
 

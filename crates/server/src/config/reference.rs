@@ -100,6 +100,10 @@ pub const SETTINGS: &[Setting] = &[
         "database.url",
         "Postgres, as `postgres://user:password@host/database` (a unix socket as `?host=/folder`). `DATABASE_URL` is accepted too. `toolhost dev` starts a private cluster when there is none.",
     ),
+    secret(
+        "database.direct_url",
+        "Postgres itself, when `database.url` is a pooler in transaction mode (PgBouncer): for hints between processes and for migrations. When it is set, nothing that lasts longer than a transaction is asked of `database.url`.",
+    ),
     value("database.max_connections", "Most connections that this process opens; at least 4."),
     value(
         "database.timeout_ms",

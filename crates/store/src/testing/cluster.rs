@@ -186,7 +186,12 @@ fn root() -> Result<PathBuf> {
 }
 
 fn fresh_directory(prefix: &str) -> Result<PathBuf> {
-    let directory = tempfile::Builder::new().prefix(&format!("{prefix}-")).tempdir_in(root()?)?.keep();
+    directory_in(&root()?, prefix)
+}
+
+/// A fresh folder of the server's user.
+pub(super) fn directory_in(folder: &Path, prefix: &str) -> Result<PathBuf> {
+    let directory = tempfile::Builder::new().prefix(&format!("{prefix}-")).tempdir_in(folder)?.keep();
     if is_root() {
         run(Command::new("chown").arg("postgres:").arg(&directory))?;
     }
@@ -205,7 +210,7 @@ fn binaries() -> Result<String> {
 }
 
 /// Postgres refuses to run as root.
-fn as_user() -> Vec<String> {
+pub(super) fn as_user() -> Vec<String> {
     if !is_root() {
         return Vec::new();
     }

@@ -9,9 +9,10 @@
 
 mod cluster;
 mod fixture;
+mod pooler;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -20,17 +21,20 @@ use tokio::sync::OnceCell;
 use cluster::Cluster;
 pub use cluster::Durability;
 pub use fixture::{admission, new_session, operator, running_session, tenant};
+pub use pooler::Pooler;
 
 use crate::{DatabaseConfig, Store};
 
 static SHARED: OnceCell<Arc<Cluster>> = OnceCell::const_new();
 static DATABASES: AtomicU32 = AtomicU32::new(0);
+static POOLERS: Mutex<Vec<Arc<Pooler>>> = Mutex::new(Vec::new());
 
 /// One test's database.
 #[derive(Debug, Clone)]
 pub struct TestDatabase {
     cluster: Arc<Cluster>,
     name: String,
+    pooler: Option<Arc<Pooler>>,
 }
 
 impl TestDatabase {
@@ -52,13 +56,24 @@ impl TestDatabase {
         let create = format!("CREATE DATABASE {name} TEMPLATE {}", cluster::MIGRATED);
         connection.execute(AssertSqlSafe(create)).await.context("create database")?;
         connection.close().await?;
-        let database = Self { cluster, name };
+        let mut database = Self { cluster, name, pooler: None };
         // The template may be of another day.
         let today = "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 1, 9)";
         let mut connection = database.superuser().await?;
         connection.execute(today).await.context("make partitions")?;
         connection.close().await?;
+        if std::env::var_os("TOOLHOST_TEST_POOLER").is_some() {
+            database = database.pooled().await?;
+            // Stores outlive their test's database.
+            POOLERS.lock().expect("nobody panics with it").extend(database.pooler.clone());
+        }
         Ok(database)
+    }
+
+    /// The same with a PgBouncer in transaction mode before it. With `TOOLHOST_TEST_POOLER` set every test's database has one.
+    pub async fn pooled(self) -> Result<Self> {
+        let pooler = Arc::new(Pooler::before(&self.url()).await?);
+        Ok(Self { pooler: Some(pooler), ..self })
     }
 
     /// Where it is, as its superuser.
@@ -70,7 +85,13 @@ impl TestDatabase {
     /// A configuration with few connections and a short patience.
     #[must_use]
     pub fn config(&self) -> DatabaseConfig {
-        DatabaseConfig { max_connections: 8, ..DatabaseConfig::new(self.url(), [7_u8; 32]) }
+        let config = DatabaseConfig { max_connections: 8, ..DatabaseConfig::new(self.url(), [7_u8; 32]) };
+        match &self.pooler {
+            None => config,
+            Some(pooler) => {
+                DatabaseConfig { url: pooler.url(), direct_url: Some(pooler.direct_url()), ..config }
+            }
+        }
     }
 
     /// A store with a registry of its own, as another process would have it.
