@@ -16,7 +16,7 @@ export TOOLHOST_AGENT_PATH := $(CURDIR)/$(agent)
 # The version that the tests are run with here; newer ones need a newer Rust in time.
 nextest_version := 0.9.143
 
-.PHONY: help setup run test test-s3 test-pooler lint bench openapi sandbox-image agent server-binary \
+.PHONY: help setup run test test-s3 test-pooler test-next-schema lint bench openapi sandbox-image agent server-binary \
 	compose-test test-binaries bench-binaries nextest clean clean-host
 
 help: ## List what can be made
@@ -48,6 +48,9 @@ test-s3: ## Test artifacts against a server that speaks S3 (moto, from PyPI, in 
 
 test-pooler: setup nextest ## Test the store and the API with PgBouncer in transaction mode before Postgres
 	@TOOLHOST_TEST_POOLER=1 cargo nextest run -p store -p api
+
+test-next-schema: setup nextest ## Test the store and the API on a schema that a next release has expanded
+	@TOOLHOST_TEST_NEXT_SCHEMA=1 cargo nextest run -p store -p api
 
 lint: ## Check the format, clippy and the documentation
 	cargo fmt --all --check

@@ -6,14 +6,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::Store;
+use store::{SchemaFit, Store};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// How long a check may take.
 const LIMIT: Duration = Duration::from_secs(3);
 
-type Check = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync;
+/// What is said of a check that is fine.
+const FINE: &str = "ok";
+
+/// An outcome that is fine, in a word, or why it is not.
+type Check = dyn Fn() -> Pin<Box<dyn Future<Output = Result<&'static str, String>> + Send>> + Send + Sync;
 
 /// Something that has to work before this process is ready (the container engine, say).
 #[derive(Clone)]
@@ -29,13 +33,25 @@ impl ReadinessCheck {
         F: Fn() -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), String>> + Send + 'static,
     {
+        Self::saying(name, move || {
+            let checked = check();
+            async move { checked.await.map(|()| FINE) }
+        })
+    }
+
+    /// The same with a word of its own for a good outcome.
+    fn saying<F, R>(name: &'static str, check: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<&'static str, String>> + Send + 'static,
+    {
         Self { name, check: Arc::new(move || Box::pin(check())) }
     }
 
     async fn outcome(&self) -> &'static str {
         let outcome = timeout(LIMIT, (self.check)()).await;
         match outcome.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
-            Ok(()) => "ok",
+            Ok(word) => word,
             Err(reason) => {
                 tracing::warn!(check = self.name, %reason, "not ready");
                 "failed"
@@ -66,20 +82,22 @@ impl Readiness {
             let store = of_database.clone();
             async move { store.ping().await.map_err(|error| error.to_string()) }
         });
-        let migrations = ReadinessCheck::new("migrations", move || {
+        let migrations = ReadinessCheck::saying("migrations", move || {
             let store = of_migrations.clone();
             async move {
-                match store.migrations_pending().await {
-                    Ok(0) => Ok(()),
-                    Ok(pending) => Err(format!("{pending} migrations are pending")),
-                    Err(error) => Err(error.to_string()),
+                let schema = store.schema().await.map_err(|error| error.to_string())?;
+                match schema.fit() {
+                    SchemaFit::Same => Ok(FINE),
+                    SchemaFit::Newer => Ok("newer"),
+                    SchemaFit::Missing => Err(format!("{} migrations are missing", schema.missing.len())),
+                    SchemaFit::LeftBehind => Err("the schema needs a newer version".to_owned()),
                 }
             }
         });
         Self { checks: [database, migrations].into_iter().chain(others).collect(), shutdown }
     }
 
-    /// Each check's outcome, `ok` or `failed`, all asked at once.
+    /// Each check's outcome, all asked at once: `ok`, `newer` for migrations, or `failed`.
     pub(crate) async fn outcomes(&self) -> BTreeMap<&'static str, &'static str> {
         let asked = self.checks.iter().map(async |check| (check.name, check.outcome().await));
         let mut outcomes: BTreeMap<_, _> = futures_util::future::join_all(asked).await.into_iter().collect();

@@ -28,7 +28,7 @@ pub enum Command {
     /// Run calls: own sessions and their sandboxes on this host.
     Worker,
     /// Bring the database's schema up to date.
-    Migrate,
+    Migrate(MigrateArgs),
     /// Print the OpenAPI document.
     Openapi,
     /// Manage tenants and keys.
@@ -41,6 +41,15 @@ pub enum Command {
     Config(ConfigArgs),
     /// Print the version.
     Version,
+}
+
+/// Arguments of `migrate`.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// Change nothing; say which migrations are missing and which are newer than this program. Ends with 1 when any is missing, or when
+    /// the schema has left this program behind.
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// Arguments of `dev`.

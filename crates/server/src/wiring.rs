@@ -6,7 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use api::{ApiConfig, StreamConfig};
 use prometheus::Registry;
-use store::{AuditKeys, DatabaseConfig, HostCapacity, Objects, ObjectsConfig, Retention, S3Config, Store};
+use store::{
+    AuditKeys, DatabaseConfig, HostCapacity, Objects, ObjectsConfig, Retention, S3Config, Schema, SchemaFit,
+    Store,
+};
 use worker::{Capacity, OnShutdown, WorkerConfig};
 
 use crate::config::Config;
@@ -100,10 +103,37 @@ pub async fn schema(config: &Config, store: &Store) -> Result<()> {
     if config.database.migrate {
         migrate(config).await?;
     }
-    match store.migrations_pending().await? {
-        0 => Ok(()),
-        pending => Err(anyhow!("the database lacks {pending} migrations (hint: run `toolhost migrate`)")),
+    let schema = store.schema().await?;
+    if schema.fit() == SchemaFit::Newer {
+        let newer = schema.newer.len();
+        tracing::info!(newer, "the database has newer migrations, and still what this version uses");
     }
+    usable(&schema)
+}
+
+/// Refuses a schema that this binary may not run on.
+///
+/// # Errors
+/// When something that it uses is missing, or is gone.
+pub fn usable(schema: &Schema) -> Result<()> {
+    match schema.fit() {
+        SchemaFit::Same | SchemaFit::Newer => Ok(()),
+        SchemaFit::Missing => {
+            let missing = schema.missing.len();
+            Err(anyhow!("the database lacks {missing} migrations (hint: run `toolhost migrate`)"))
+        }
+        SchemaFit::LeftBehind => Err(anyhow!(
+            "the database's schema needs a newer version of toolhost (hint: start that one, or restore a backup)"
+        )),
+    }
+}
+
+/// The schema that the database has, asked for as whoever migrates it.
+///
+/// # Errors
+/// When the database is not configured or does not answer.
+pub async fn schema_of_database(config: &Config) -> Result<Schema> {
+    Store::schema_at(migration_url(config)?).await.context("cannot read the database's schema")
 }
 
 /// Applies the migrations that are missing.

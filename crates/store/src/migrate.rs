@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{Connection, Executor, PgConnection, Row, SqlSafeStr};
+use sqlx::{Connection, Executor, PgConnection, SqlSafeStr};
 
-use crate::db::{bounded, read_found};
+use crate::db::bounded;
 use crate::error::translate;
 use crate::reach::connect_options;
 use crate::{Result, Store, StoreError};
@@ -24,8 +24,14 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (16, "hosts", include_str!("../../../migrations/0016_hosts.sql")),
     (18, "terminals", include_str!("../../../migrations/0018_terminals.sql")),
     (26, "restore", include_str!("../../../migrations/0026_restore.sql")),
+    (32, "upgrades", include_str!("../../../migrations/0032_upgrades.sql")),
     (34, "erasure", include_str!("../../../migrations/0034_erasure.sql")),
 ];
+
+/// Number and name of every migration.
+pub(crate) fn names() -> Vec<(i64, &'static str)> {
+    MIGRATIONS.iter().map(|(version, name, _)| (*version, *name)).collect()
+}
 
 /// Texts of all migrations.
 #[cfg(feature = "testing")]
@@ -54,7 +60,7 @@ impl Store {
         let options = connect_options(url, PATIENCE)?;
         let mut connection =
             bounded(OPERATION, Duration::from_secs(10), PgConnection::connect_with(&options)).await?;
-        let migrator = Migrator::with_migrations(
+        let mut migrator = Migrator::with_migrations(
             MIGRATIONS
                 .iter()
                 .map(|(version, name, sql)| {
@@ -63,6 +69,8 @@ impl Store {
                 })
                 .collect(),
         );
+        // Those of a newer binary stay: this one may be started beside it, or in its place.
+        migrator.set_ignore_missing(true);
         let before = applied(&mut connection).await?;
         match tokio::time::timeout(PATIENCE, migrator.run_direct(None, &mut connection, false)).await {
             Ok(done) => done.map_err(failed)?,
@@ -74,23 +82,6 @@ impl Store {
         let after = applied(&mut connection).await?;
         let _ = connection.close().await;
         Ok(MigrationReport { applied: after.saturating_sub(before), total: MIGRATIONS.len() })
-    }
-
-    /// Migrations of this binary that the database does not have. A server with any is not ready.
-    pub async fn migrations_pending(&self) -> Result<usize> {
-        const OPERATION: &str = "read migrations";
-        let mut conn = self.db().system(OPERATION).await?;
-        let row = conn
-            .one(sqlx::query("SELECT to_regclass('public._sqlx_migrations') IS NOT NULL AS there"))
-            .await?;
-        let there: bool = read_found(OPERATION, Some(row), |row| row.try_get("there"))?;
-        let mut applied = 0;
-        if there {
-            let row = conn.one(sqlx::query("SELECT count(*) AS applied FROM _sqlx_migrations")).await?;
-            applied = read_found(OPERATION, Some(row), |row| row.try_get::<i64, _>("applied"))?;
-        }
-        conn.end().await?;
-        Ok(MIGRATIONS.len().saturating_sub(usize::try_from(applied).unwrap_or(0)))
     }
 }
 
@@ -126,5 +117,80 @@ mod tests {
             .map(|(version, name, _)| format!("{version:04}_{}.sql", name.replace(' ', "_")))
             .collect();
         assert_eq!(listed, files);
+    }
+
+    /// Migrations up to here were made before anybody had an installation to upgrade.
+    const BEFORE_THE_RULE: i64 = 26;
+
+    /// What takes away or tightens something that the release before may use.
+    const TAKES: [&str; 11] = [
+        "DROP TABLE",
+        "DROP COLUMN",
+        "DROP CONSTRAINT",
+        "DROP FUNCTION",
+        "DROP TYPE",
+        "DROP VIEW",
+        "DROP ROLE",
+        "RENAME",
+        "SET NOT NULL",
+        "SET DATA TYPE",
+        "ADD CONSTRAINT",
+    ];
+
+    /// Lines of a migration that are neither expansion, nor said to widen, nor part of a contraction that says whom it leaves behind.
+    fn takes_away(sql: &str) -> Vec<String> {
+        let contracts = sql.contains("-- contract:") && sql.contains("SET needs_migration =");
+        let mut excused = false;
+        let mut found = Vec::new();
+        for line in sql.lines() {
+            let (code, comment) = line.split_once("--").unwrap_or((line, ""));
+            excused |= comment.trim_start().starts_with("widens:");
+            let words = code.split_whitespace().collect::<Vec<_>>().join(" ").to_uppercase();
+            if words.is_empty() {
+                continue;
+            }
+            let bare =
+                words.contains("ADD COLUMN") && words.contains("NOT NULL") && !words.contains("DEFAULT");
+            let column = words.contains("ALTER COLUMN") && words.contains(" TYPE ");
+            if (bare || column || TAKES.iter().any(|taken| words.contains(taken))) && !excused && !contracts {
+                found.push(line.trim().to_owned());
+            }
+            // The excuse holds for one statement.
+            excused &= !words.ends_with(';');
+        }
+        found
+    }
+
+    #[test]
+    fn migrations_leave_the_release_before_what_it_uses() {
+        for (version, name, sql) in MIGRATIONS.iter().filter(|(version, ..)| *version > BEFORE_THE_RULE) {
+            let found = takes_away(sql);
+            assert!(
+                found.is_empty(),
+                "{version:04}_{name} takes something away from processes of the release before, which run beside it: {found:#?}. \
+                 Expand instead. When nothing is tightened, say so above the statement (`-- widens: why`); when a release ago \
+                 nothing used it any more, say which migration that release came with (`-- contract: …` and \
+                 `UPDATE installation SET needs_migration = …`)."
+            );
+        }
+    }
+
+    #[test]
+    fn the_rule_knows_expansion_from_contraction() {
+        let expands = "ALTER TABLE t ADD COLUMN a text, ADD COLUMN b int NOT NULL DEFAULT 0;\nCREATE INDEX i ON t (a); -- DROP TABLE\n\
+                       -- widens: one word more\nALTER TABLE t\n    DROP CONSTRAINT c,\n    ADD CONSTRAINT c CHECK (true);";
+        assert_eq!(takes_away(expands), [""; 0]);
+        for takes in [
+            "ALTER TABLE t DROP COLUMN a;",
+            "alter table t rename to u;",
+            "ALTER TABLE t ADD COLUMN a text NOT NULL;",
+            "ALTER TABLE t ALTER COLUMN a TYPE int USING a::int;",
+            "ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0);",
+            "-- widens: only this\nCREATE INDEX i ON t (a);\nALTER TABLE t ALTER a SET  NOT NULL;",
+        ] {
+            assert_eq!(takes_away(takes).len(), 1, "{takes}");
+        }
+        let contracts = "-- contract: since 0040\nALTER TABLE t DROP COLUMN a;\nUPDATE installation SET needs_migration = 40;";
+        assert_eq!(takes_away(contracts), [""; 0]);
     }
 }

@@ -29,3 +29,4 @@ mod submitting;
 mod telemetry;
 mod tls;
 mod tools;
+mod upgrades;

@@ -25,7 +25,7 @@ pub(crate) struct Readiness {
     /// `ready` or `not_ready`.
     #[schema(pattern = "^(ready|not_ready)$")]
     status: &'static str,
-    /// Each check: `ok` or `failed`.
+    /// Each check: `ok` or `failed`. `migrations` is `newer` when the database has some that this process does not know and may run on.
     checks: BTreeMap<&'static str, &'static str>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn get_health() -> impl IntoResponse {
 
 /// Can the process serve?
 ///
-/// The database answers and has every migration of this binary, the container engine answers and has the default image, and the
+/// The database answers and has every migration of this binary (and may have newer ones that leave it what it uses), the container engine answers and has the default image, and the
 /// process is not shutting down.
 #[utoipa::path(get, path = "/readyz", tag = "operation",
     responses(
@@ -51,7 +51,7 @@ pub(crate) async fn get_readiness(State(state): State<ApiState>) -> impl IntoRes
 /// The same for whichever listener was asked.
 pub(crate) async fn readiness(readiness: &health::Readiness) -> impl IntoResponse + use<> {
     let checks = readiness.outcomes().await;
-    let ready = checks.values().all(|outcome| *outcome == "ok");
+    let ready = checks.values().all(|outcome| *outcome != "failed");
     let (code, status) =
         if ready { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "not_ready") };
     (code, axum::Json(Readiness { status, checks }))

@@ -8,7 +8,7 @@ use std::io::Write as _;
 
 use anyhow::{Context, Result};
 
-use crate::cli::{Cli, Command, ConfigArgs, ServeArgs};
+use crate::cli::{Cli, Command, ConfigArgs, MigrateArgs, ServeArgs};
 use crate::config::load::{Sources, load};
 use crate::config::{Config, LogConfig, LogFormat, reference};
 use crate::service::{self, Parts};
@@ -45,7 +45,11 @@ pub fn run(cli: Cli) -> Result<()> {
             let (config, telemetry) = started(&sources)?;
             block_on(service::run(&config, Parts::Worker, &telemetry))
         }
-        Command::Migrate => {
+        Command::Migrate(MigrateArgs { check: true }) => {
+            let config = load(&sources)?;
+            block_on(check_schema(&config))
+        }
+        Command::Migrate(MigrateArgs { check: false }) => {
             let (config, _telemetry) = started(&sources)?;
             block_on(wiring::migrate(&config))
         }
@@ -58,6 +62,22 @@ pub fn run(cli: Cli) -> Result<()> {
             block_on(admin::run(&config, command))
         }
     }
+}
+
+/// One line for each migration that one side has and the other has not.
+async fn check_schema(config: &Config) -> Result<()> {
+    let schema = wiring::schema_of_database(config).await?;
+    for (word, migrations) in [("missing", &schema.missing), ("newer", &schema.newer)] {
+        for migration in migrations {
+            print(&format!("{word}\t{:04}\t{}\n", migration.version, migration.name))?;
+        }
+    }
+    wiring::usable(&schema)?;
+    match schema.newer.is_empty() {
+        true => eprintln!("the schema is up to date"),
+        false => eprintln!("the schema is newer than this version, which may run on it"),
+    }
+    Ok(())
 }
 
 /// The configuration of a process that works for long, with its log begun.

@@ -29,6 +29,20 @@ static SHARED: OnceCell<Arc<Cluster>> = OnceCell::const_new();
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 static POOLERS: Mutex<Vec<Arc<Pooler>>> = Mutex::new(Vec::new());
 
+/// Columns go to the end of a table; who lists columns by name does not notice.
+const NEXT_RELEASE: &str = "DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT c.oid::regclass FROM pg_class c
+        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+            AND c.relname <> '_sqlx_migrations'
+    LOOP
+        EXECUTE format('ALTER TABLE %s ADD COLUMN next_release_note text, ADD COLUMN next_release_count bigint NOT NULL DEFAULT 0', name);
+    END LOOP;
+    CREATE TABLE next_release (id bigint PRIMARY KEY);
+    CREATE INDEX calls_next_release ON calls (next_release_note);
+    INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+        VALUES (9001, 'next release', true, '', 0);
+END $$";
+
 /// One test's database.
 #[derive(Debug, Clone)]
 pub struct TestDatabase {
@@ -62,12 +76,21 @@ impl TestDatabase {
         let mut connection = database.superuser().await?;
         connection.execute(today).await.context("make partitions")?;
         connection.close().await?;
+        if std::env::var_os("TOOLHOST_TEST_NEXT_SCHEMA").is_some() {
+            database.expand().await?;
+        }
         if std::env::var_os("TOOLHOST_TEST_POOLER").is_some() {
             database = database.pooled().await?;
             // Stores outlive their test's database.
             POOLERS.lock().expect("nobody panics with it").extend(database.pooler.clone());
         }
         Ok(database)
+    }
+
+    /// Makes the schema what a next release may make of it: further columns in every table, a new table, a new index. With
+    /// `TOOLHOST_TEST_NEXT_SCHEMA` set every test's database is like this, so that whole suites run on a schema that is newer than they are.
+    pub async fn expand(&self) -> Result<()> {
+        self.execute(NEXT_RELEASE).await
     }
 
     /// The same with a PgBouncer in transaction mode before it. With `TOOLHOST_TEST_POOLER` set every test's database has one.

@@ -277,7 +277,7 @@ async fn a_login_role_without_privileges_is_enough() -> Result<()> {
     assert_eq!(store::Store::migrate(&url).await?.applied, 0, "twice changes nothing");
     let config = store::DatabaseConfig { url, ..database.config() };
     let store = store::Store::connect(&config, &prometheus::Registry::new()).await?;
-    assert_eq!(store.migrations_pending().await?, 0);
+    assert_eq!(store.schema().await?.fit(), store::SchemaFit::Same);
     let context = tenant(&store, "acme").await?;
     let worker = worker(&store).await?;
     let session = running_session(&store, &context, worker).await?;

@@ -12,4 +12,5 @@ mod isolation;
 mod leases;
 mod restore;
 mod sessions;
+mod upgrades;
 mod usage;

@@ -1,0 +1,56 @@
+//! Binaries and schemas of different ages, as `toolhost migrate --check`, a start and `/readyz` tell of them.
+
+use anyhow::{Result, ensure};
+use sqlx::{Connection, Executor, PgConnection};
+use tests::{Client, Host};
+
+async fn sql(host: &Host, text: &'static str) -> Result<()> {
+    let mut connection = PgConnection::connect(&host.postgres.url()).await?;
+    connection.execute(sqlx::raw_sql(text)).await?;
+    Ok(connection.close().await?)
+}
+
+/// What the check prints, and whether it ended well.
+fn check(host: &Host) -> Result<(String, bool)> {
+    let mut process = host.spawn(&["migrate", "--check"])?;
+    let status = process.wait()?;
+    Ok((process.said().join("\n"), status.success()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_tells_a_newer_schema_from_one_that_leaves_it_behind() {
+    Host::test_prepared(async |host| {
+        let (said, well) = check(host)?;
+        ensure!(well && said.contains("up to date"), "{said}");
+        sql(host, "DELETE FROM _sqlx_migrations WHERE version = 32; ALTER TABLE installation DROP COLUMN needs_migration").await?;
+        let (said, well) = check(host)?;
+        ensure!(!well && said.contains("missing\t0032\tupgrades"), "{said}");
+        host.cli(&["migrate"])?;
+
+        let next = "ALTER TABLE calls ADD COLUMN next_release text;
+            INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+            VALUES (9001, 'next release', true, '', 0)";
+        sql(host, next).await?;
+        let (said, well) = check(host)?;
+        ensure!(well && said.contains("newer\t9001\tnext release"), "{said}");
+        // An old binary that migrates at its start (a rollback) leaves it as it is.
+        host.cli(&["migrate"])?;
+        let said = host.serve(&[])?.said().join("\n");
+        ensure!(said.contains("newer migrations"), "{said}");
+        let ready = Client::new(&host.base, "").get("/readyz").await?.expect(200)?;
+        ensure!(ready["checks"]["migrations"] == "newer", "{ready:#}");
+
+        sql(host, "UPDATE installation SET needs_migration = 9001").await?;
+        let unready = Client::new(&host.base, "").get("/readyz").await?.expect(503)?;
+        ensure!(unready["checks"]["migrations"] == "failed", "{unready:#}");
+        let (said, well) = check(host)?;
+        ensure!(!well && said.contains("newer version"), "{said}");
+        let mut refused = host.spawn(&["serve"])?;
+        ensure!(!refused.wait()?.success());
+        ensure!(refused.end_of_said().contains("newer version"), "{}", refused.end_of_said());
+        // The one that runs goes on for those who ask it.
+        ensure!(Client::new(&host.base, "").get("/healthz").await?.status == 200);
+        Ok(())
+    })
+    .await;
+}
