@@ -183,12 +183,19 @@ impl Host {
 
     fn command(&self) -> Result<Command> {
         let mut command = Command::new(built("toolhost")?);
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         command.current_dir(self.folder.path()).env_remove("DATABASE_URL").env_remove("TOOLHOST_CONFIG");
+        command.envs(self.environment());
+        Ok(command)
+    }
+
+    /// The settings of its processes, as environment variables.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let agent = std::env::var("TOOLHOST_AGENT_PATH")
             .map_or_else(|_| root.join("target/toolhost-agent"), PathBuf::from);
-        for (key, value) in [
+        [
             ("server.listen", "127.0.0.1:0".to_owned()),
             ("metrics.listen", "127.0.0.1:0".to_owned()),
             ("database.url", self.postgres.url()),
@@ -214,10 +221,8 @@ impl Host {
         ]
         .into_iter()
         .chain(self.settings.iter().map(|(key, value)| (key.as_str(), value.clone())))
-        {
-            command.env(format!("TOOLHOST_{}", key.to_uppercase().replace('.', "__")), value);
-        }
-        Ok(command)
+        .map(|(key, value)| (format!("TOOLHOST_{}", key.to_uppercase().replace('.', "__")), value))
+        .collect()
     }
 
     /// A new tenant with a key.

@@ -7,7 +7,7 @@ use tests::Host;
 
 /// The fenced examples of a page as one script: `bash` as it stands, `python` through an interpreter. Other fences
 /// (`console`, `json`, none) are for reading.
-fn script(page: &str) -> String {
+pub(crate) fn script(page: &str) -> String {
     let mut script = String::from("set -euo pipefail\n");
     let mut fence: Option<&str> = None;
     for line in page.lines() {

@@ -20,6 +20,7 @@ mod leaving;
 mod load;
 mod main_job;
 mod monitoring;
+mod operations;
 mod operators;
 mod pooler;
 mod sandbox_attacks;
