@@ -192,3 +192,63 @@ pub(crate) fn sweep(installation: &str) -> Vec<String> {
     }
     left.into_iter().map(|id| format!("container {id}")).collect()
 }
+
+/// What the installation's running containers have in memory by their control groups, in MiB each: what the engine's `stats` shows,
+/// without what could be dropped of files.
+///
+/// # Errors
+/// When the engine does not tell.
+pub(crate) fn memory_mib(installation: &str) -> Result<Vec<f64>> {
+    let ids = engine::containers(installation)?;
+    let mut arguments = vec!["stats", "--no-stream", "--format", "{{.MemUsage}}"];
+    arguments.extend(ids.iter().map(String::as_str));
+    let said = engine::docker(&arguments)?;
+    said.lines().map(|line| mib(line.split('/').next().unwrap_or(line).trim())).collect()
+}
+
+/// A size as the engine prints it, such as `3.9MiB`.
+fn mib(text: &str) -> Result<f64> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic()).context("a size without a unit")?;
+    let (number, unit) = text.split_at(at);
+    let factor = match unit {
+        "B" => 1.0 / 1_048_576.0,
+        "KiB" => 1.0 / 1_024.0,
+        "MiB" => 1.0,
+        "GiB" => 1_024.0,
+        _ => anyhow::bail!("an unknown unit: {text}"),
+    };
+    Ok(number.trim().parse::<f64>().with_context(|| format!("no size: {text}"))? * factor)
+}
+
+/// Resident memory of the engine's processes that stand beside the installation's containers, in MiB together.
+///
+/// # Errors
+/// When the engine does not tell.
+pub(crate) fn shims_mib(installation: &str) -> Result<f64> {
+    let ids = engine::containers(installation)?;
+    let mut kib = 0_u64;
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        if line.contains("containerd-shim") && ids.iter().any(|id| line.contains(id.as_str())) {
+            let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+            let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            kib += resident
+                .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+                .unwrap_or_default();
+        }
+    }
+    Ok(kib as f64 / 1024.0)
+}
+
+#[cfg(test)]
+mod size_tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_the_engine_are_read() {
+        assert_eq!(mib("3.5MiB").unwrap(), 3.5);
+        assert_eq!(mib("512KiB").unwrap(), 0.5);
+        assert!(mib("12").is_err() && mib("1XB").is_err());
+    }
+}

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -86,7 +87,15 @@ impl Http {
     /// # Errors
     /// When it is refused.
     pub(crate) async fn create_session(&mut self) -> Result<Session> {
-        let body = Bytes::from(json!({"size": "small"}).to_string());
+        self.create_session_of("small").await
+    }
+
+    /// A new session of the default image and this size.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub(crate) async fn create_session_of(&mut self, size: &str) -> Result<Session> {
+        let body = Bytes::from(json!({"size": size}).to_string());
         let session = self.send("POST", "/v1/sessions", body).await?.expect(&[201])?;
         let id = session["id"].as_str().context("a session has an id")?;
         Ok(Session { path: format!("/v1/sessions/{id}") })
@@ -122,6 +131,39 @@ impl Http {
     async fn timed_echo(&mut self, session: &Session) -> Result<(Duration, Value)> {
         let body = self.echo.clone();
         self.timed(session, &body, PRINTED).await
+    }
+
+    /// Submits a call and does not wait for it; its id.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub(crate) async fn submit(
+        &mut self,
+        session: &Session,
+        tool: &str,
+        arguments: &Value,
+    ) -> Result<String> {
+        let body = json!({"tool": tool, "arguments": arguments}).to_string();
+        let call =
+            self.send("POST", &format!("{}/calls", session.path), body.into()).await?.expect(&[202])?;
+        Ok(call["id"].as_str().context("a call has an id")?.to_owned())
+    }
+
+    /// Opens an event stream. The connection serves nothing else any more.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub(crate) async fn stream(mut self, path: &str) -> Result<Incoming> {
+        let request = Request::builder()
+            .uri(path)
+            .header("host", &self.address)
+            .header("authorization", &self.authorization)
+            .header("accept", "text/event-stream")
+            .body(Full::new(Bytes::new()))?;
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await?;
+        ensure!(response.status() == 200, "a stream was answered {}", response.status());
+        Ok(response.into_body())
     }
 
     /// The body of a call that is waited for.

@@ -58,6 +58,16 @@ impl Row {
         Self { unit: Unit::MegabytesPerSecond, ..Self::ratio(measure, what, goal, rate) }
     }
 
+    /// A time in milliseconds that has a goal.
+    pub(crate) fn time(measure: &'static str, what: &str, goal: Goal, ms: f64) -> Self {
+        Self::new(measure, what, Some(goal), ms, Unit::Milliseconds)
+    }
+
+    /// Memory, in units of 1024 × 1024 bytes, that has a goal.
+    pub(crate) fn memory(measure: &'static str, what: &str, goal: Goal, mib: f64) -> Self {
+        Self::new(measure, what, Some(goal), mib, Unit::Mebibytes)
+    }
+
     /// Something that went wrong, or did not.
     pub(crate) fn failures(measure: &'static str, what: &str, count: usize) -> Self {
         Self::new(measure, what, Some(Goal::AtMost(0.0)), count as f64, Unit::Failures)
@@ -129,7 +139,7 @@ impl Row {
                 format!("{:.0} {} ({least:.0}–{most:.0})", self.figure, self.sign())
             }
             (Unit::MegabytesPerSecond | Unit::Mebibytes, None) => {
-                format!("{:.0} {}", self.figure, self.sign())
+                format!("{:.1} {}", self.figure, self.sign())
             }
             (Unit::Failures, _) if self.figure == 0.0 => "none".to_owned(),
             (Unit::Failures, _) => format!("{:.0}", self.figure),

@@ -134,6 +134,15 @@ impl Stack {
         self.pool_is_full(progress).await
     }
 
+    /// A fresh process of the service with a pool of this size.
+    ///
+    /// # Errors
+    /// As [`Self::serve_with_pool`].
+    pub(crate) async fn restart_with_pool(&mut self, pool: usize, progress: &mut Progress) -> Result<()> {
+        self.stop_service()?;
+        self.serve_with_pool(pool, progress).await
+    }
+
     /// A figure of the service's memory, as the kernel tells it.
     ///
     /// # Errors

@@ -2,10 +2,15 @@
 
 mod p00_floor;
 mod p01_warm_call;
+mod p02_stateful_python;
 mod p03_stateless_python;
 mod p04_throughput;
 mod p05_sessions;
+mod p06_cold_session;
+mod p08_first_byte;
 mod p09_bulk_output;
+mod p10_footprint;
+mod p11_growth;
 
 use std::pin::Pin;
 
@@ -29,10 +34,16 @@ pub(crate) struct Measure {
 const ALL: &[Measure] = &[
     Measure { id: "P0", run: |bench| Box::pin(p00_floor::run(bench)) },
     Measure { id: "P1", run: |bench| Box::pin(p01_warm_call::run(bench)) },
+    Measure { id: "P2", run: |bench| Box::pin(p02_stateful_python::run(bench)) },
     Measure { id: "P3", run: |bench| Box::pin(p03_stateless_python::run(bench)) },
     Measure { id: "P4", run: |bench| Box::pin(p04_throughput::run(bench)) },
     Measure { id: "P5", run: |bench| Box::pin(p05_sessions::run(bench)) },
+    Measure { id: "P6", run: |bench| Box::pin(p06_cold_session::run(bench)) },
+    Measure { id: "P8", run: |bench| Box::pin(p08_first_byte::run(bench)) },
     Measure { id: "P9", run: |bench| Box::pin(p09_bulk_output::run(bench)) },
+    Measure { id: "P10", run: |bench| Box::pin(p10_footprint::run(bench)) },
+    // Last, as it leaves a million calls behind.
+    Measure { id: "P11", run: |bench| Box::pin(p11_growth::run(bench)) },
 ];
 
 /// Those that were asked for; all when none was.
