@@ -12,8 +12,8 @@ CREATE TEMPORARY TABLE past_tenants AS SELECT gen_random_uuid() AS id, n FROM ge
 INSERT INTO tenants (id, name) SELECT id, 'past-' || n FROM past_tenants;
 
 CREATE TEMPORARY TABLE past_sessions AS
-SELECT pg_temp.id_at(now() - interval '6 days', n) AS id, t.id AS tenant_id, n
-FROM generate_series(0, 999) AS n JOIN past_tenants t ON t.n = n % 100;
+SELECT pg_temp.id_at(now() - interval '6 days', g.n) AS id, t.id AS tenant_id, g.n
+FROM generate_series(0, 999) AS g (n) JOIN past_tenants t ON t.n = g.n % 100;
 INSERT INTO sessions (id, tenant_id, status, image, size, cpus, memory_mb, disk_mb, pids, runtime, idle_timeout_s, lifetime_s,
     created_at, expires_at, ended_at, end_reason)
 SELECT id, tenant_id, 'ended', 'toolhost/sandbox:latest', 'small', 1, 512, 1024, 256, 'runc', 600, 86400,
@@ -21,9 +21,9 @@ SELECT id, tenant_id, 'ended', 'toolhost/sandbox:latest', 'small', 1, 512, 1024,
 FROM past_sessions;
 
 CREATE TEMPORARY TABLE past_calls AS
-SELECT pg_temp.id_at(at, n) AS id, s.tenant_id, s.id AS session_id, at
-FROM (SELECT n, now() - interval '10 minutes' - (interval '5 days 20 hours' * n / $calls) AS at
-      FROM generate_series(0, $calls - 1) AS n) AS p
+SELECT pg_temp.id_at(p.at, p.n) AS id, s.tenant_id, s.id AS session_id, p.at
+FROM (SELECT g.n, now() - interval '10 minutes' - (interval '5 days 20 hours' * g.n / $calls) AS at
+      FROM generate_series(0, $calls - 1) AS g (n)) AS p
 JOIN past_sessions s ON s.n = p.n % 1000;
 
 INSERT INTO calls (id, tenant_id, session_id, tool, version, effect, status, arguments, timeout_ms, output_budget_bytes, attempt, worker_id,
