@@ -156,6 +156,8 @@ codes! {
     NothingToUndo = ("nothing_to_undo", 409, false, "There is nothing to undo");
     /// A directory that has entries, where an empty one is meant.
     NotEmpty = ("not_empty", 409, false, "The directory is not empty");
+    /// An archive that is damaged, cut short, or could be read in two ways.
+    InvalidArchive = ("invalid_archive", 422, false, "The archive is not taken");
     /// A document that is damaged, cut short, or not what it says it is.
     InvalidDocument = ("invalid_document", 422, false, "The document cannot be read");
     /// A document that needs a password.

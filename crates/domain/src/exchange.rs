@@ -88,6 +88,30 @@ pub enum Operation {
         /// Most entries.
         limit: u32,
     },
+    /// Files of a directory as a tar archive. Input: nothing but the end. Answer: one message (null) once it begins, then data.
+    PackFiles {
+        /// The directory.
+        file: FilePath,
+    },
+    /// Takes files out of a tar archive. Input: data, and the end. Answer: one message, [`crate::file::Unpacked`].
+    UnpackFiles {
+        /// The directory; made when missing.
+        file: FilePath,
+    },
+    /// Gives an entry another name beneath the same root. Input: nothing but the end. Answer: one message (null).
+    MoveFile {
+        /// What.
+        file: FilePath,
+        /// Its new path.
+        to: FilePath,
+        /// What is there already goes.
+        replace: bool,
+    },
+    /// Makes a directory and those above it. Input: nothing but the end. Answer: one message, [`crate::file::DirectoryMade`].
+    MakeDirectory {
+        /// The directory.
+        file: FilePath,
+    },
 }
 
 /// What a shell can be told beside bytes.

@@ -152,6 +152,30 @@ pub struct FilesListed {
     pub truncated: bool,
 }
 
+/// What became of an archive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unpacked {
+    /// Entries looked at.
+    pub entries: u32,
+    /// Files written.
+    pub files: u64,
+    /// Directories made because the archive names them and nothing is in them.
+    pub directories: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Entries left out: links, pipes and devices. The first of them.
+    pub skipped: Vec<String>,
+    /// How many were left out.
+    pub skipped_total: u64,
+}
+
+/// A directory that is there now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryMade {
+    /// It was not there before.
+    pub created: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -175,3 +175,5 @@ pub const UPLOAD_S: u64 = 3_600;
 pub const LIST_DEPTH: u32 = 64;
 /// Entries of a listing of files when the caller does not say.
 pub const LIST_ENTRIES_DEFAULT: u32 = 1_000;
+/// Most entries of an archive that is uploaded: each costs a round trip.
+pub const ARCHIVE_ENTRIES: u32 = 100_000;

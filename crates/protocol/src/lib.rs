@@ -38,8 +38,8 @@ pub use message::{
     StreamName, TerminalSize, Welcome,
 };
 pub use tree::{
-    GlobEntry, GlobRequest, GlobSort, Globbed, GrepFile, GrepLine, GrepMode, GrepRequest, Grepped,
-    RemoveRequest, RemoveTarget, Removed,
+    DirectoryMade, GlobEntry, GlobRequest, GlobSort, Globbed, GrepFile, GrepLine, GrepMode, GrepRequest,
+    Grepped, MoveRequest, RemoveRequest, RemoveTarget, Removed,
 };
 
 /// The protocol version that this build prefers.

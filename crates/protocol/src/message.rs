@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentError, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped, ListRequest,
-    Listing, ReadRequest, RemoveRequest, Removed, WriteRequest,
+    AgentError, DirectoryMade, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped,
+    ListRequest, Listing, MoveRequest, ReadRequest, RemoveRequest, Removed, WriteRequest,
 };
 
 /// First message of a connection, from the agent.
@@ -104,6 +104,15 @@ pub enum Request {
     List(ListRequest),
     /// Remove a file or directory, at most once per key. Reply: [`Reply::Removed`].
     Remove(RemoveRequest),
+    /// Give an entry another name. Not in the journal: asked for twice it is two moves. Reply: [`Reply::Done`].
+    Move(MoveRequest),
+    /// Make a directory and those above it. Reply: [`Reply::DirectoryMade`].
+    MakeDirectory {
+        /// `/workspace` or `/tmp`.
+        root: String,
+        /// Path beneath the root.
+        path: String,
+    },
     /// Find entries by name. Reply: [`Reply::Globbed`].
     Glob(GlobRequest),
     /// Search in contents. Reply: [`Reply::Grepped`].
@@ -395,6 +404,8 @@ pub enum Reply {
     Listed(Listing),
     /// See [`Request::Remove`].
     Removed(Removed),
+    /// See [`Request::MakeDirectory`].
+    DirectoryMade(DirectoryMade),
     /// See [`Request::Glob`].
     Globbed(Globbed),
     /// See [`Request::Grep`].

@@ -20,6 +20,27 @@ pub struct RemoveRequest {
     pub expected_sha256: Option<String>,
 }
 
+/// Give an entry another name beneath the same root; of a link the link itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MoveRequest {
+    /// `/workspace` or `/tmp`.
+    pub root: String,
+    /// Path beneath the root.
+    pub path: String,
+    /// The new path; missing directories above it are made.
+    pub to: String,
+    /// What is there already goes: a file under a file, an empty directory under a directory. Else it is
+    /// [`crate::ErrorCode::Exists`].
+    pub replace: bool,
+}
+
+/// A directory that is there now.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
+pub struct DirectoryMade {
+    /// It was not there before.
+    pub created: bool,
+}
+
 /// What may be removed.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]

@@ -73,6 +73,11 @@ async fn the_data_agent_guide_works_as_printed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_guide_to_files_works_as_printed() {
+    Host::test(&[], async |host| run(host, "docs/guides/files.md").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_guide_to_code_works_as_printed() {
     Host::test(&[], async |host| run(host, "docs/guides/code.md").await).await;
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use protocol::{
-    AgentError, ErrorCode, GlobRequest, GrepRequest, ListRequest, OUTPUT_FRAME_BYTES, OperationKey,
-    ReadRequest, Reply, StreamId, WriteRequest,
+    AgentError, DirectoryMade, ErrorCode, GlobRequest, GrepRequest, ListRequest, MoveRequest,
+    OUTPUT_FRAME_BYTES, OperationKey, ReadRequest, Reply, StreamId, WriteRequest,
 };
 
 use super::{Daemon, StreamUse};
@@ -108,6 +108,18 @@ impl Daemon {
         }
     }
 
+    pub(super) fn make_directory(&mut self, stream: StreamId, root: String, path: String) {
+        if let Some(ticket) = self.admit_transfer(stream, State::Asking) {
+            self.submit(ticket, move || Outcome::Made(files::make_directory(&root, &path)));
+        }
+    }
+
+    pub(super) fn move_entry(&mut self, stream: StreamId, request: MoveRequest) {
+        if let Some(ticket) = self.admit_transfer(stream, State::Asking) {
+            self.submit(ticket, move || Outcome::Moved(files::move_entry(&request)));
+        }
+    }
+
     pub(super) fn glob_files(&mut self, stream: StreamId, request: GlobRequest) {
         let stop = Arc::new(AtomicBool::new(false));
         if let Some(ticket) = self.admit_transfer(stream, State::Searching(Arc::clone(&stop))) {
@@ -173,6 +185,11 @@ impl Daemon {
                 Outcome::Writing(Err(error)) => self.end_write(ticket, Err(error)),
                 Outcome::Writing(Ok(file)) => self.written_on(ticket, file),
                 Outcome::Removed(result) => self.end_removal(ticket, result),
+                Outcome::Made(result) => {
+                    let made = result.map(|created| Reply::DirectoryMade(DirectoryMade { created }));
+                    self.answered(ticket, made);
+                }
+                Outcome::Moved(result) => self.answered(ticket, result.map(|()| Reply::Done)),
                 Outcome::Globbed(result) => self.answered(ticket, result.map(Reply::Globbed)),
                 Outcome::Grepped(result) => self.answered(ticket, result.map(Reply::Grepped)),
                 Outcome::Nothing => {}

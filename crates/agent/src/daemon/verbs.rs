@@ -48,6 +48,8 @@ impl Daemon {
             Request::Write(request) => self.write_file(stream, request),
             Request::List(request) => self.list_files(stream, request),
             Request::Remove(request) => self.remove_file(stream, request),
+            Request::Move(request) => self.move_entry(stream, request),
+            Request::MakeDirectory { root, path } => self.make_directory(stream, root, path),
             Request::Glob(request) => self.glob_files(stream, request),
             Request::Grep(request) => self.grep_files(stream, request),
             Request::Stat { root, path } => self.stat_file(stream, root, path),

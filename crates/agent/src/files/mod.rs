@@ -1,6 +1,7 @@
 //! File verbs: what they do, on threads that have the tool's rights and no others. No path is ever trusted: everything is
 //! opened beneath its root, component by component or by the kernel's own rule.
 
+mod arrange;
 mod glob;
 mod grep;
 mod ignore;
@@ -18,6 +19,7 @@ use nix::errno::Errno;
 use nix::sys::stat::{FileStat as Metadata, SFlag, fstat};
 use protocol::{AgentError, EntryKind, ErrorCode, FileStat, FileVersion};
 
+pub(crate) use arrange::{make_directory, move_entry};
 pub(crate) use glob::glob;
 pub(crate) use grep::grep;
 pub(crate) use list::list;

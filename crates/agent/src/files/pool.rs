@@ -24,6 +24,10 @@ pub(crate) enum Outcome {
     Listed(Result<Listing, AgentError>),
     /// Something was removed.
     Removed(Result<Removed, AgentError>),
+    /// A directory is there; whether it was not before.
+    Made(Result<bool, AgentError>),
+    /// An entry has another name.
+    Moved(Result<(), AgentError>),
     /// Entries found by name.
     Globbed(Result<Globbed, AgentError>),
     /// Contents searched.

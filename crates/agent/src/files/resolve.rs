@@ -113,6 +113,19 @@ pub(super) fn place(root: &Root, path: &str) -> Result<Place, AgentError> {
     }
 }
 
+/// Makes `path` a directory, with those above it; links are followed within the root. False when it was there.
+pub(super) fn directory(root: &Root, path: &str) -> Result<bool, AgentError> {
+    check(path)?;
+    let mut walk = Walk::new(root, path, Missing::Create);
+    match walk.find_last().map_err(|errno| error(errno, path))? {
+        Last::Directory => Ok(false),
+        Last::Name(name) => match mkdirat(walk.here(), name.as_os_str(), DIRECTORY_MODE) {
+            Ok(()) => Ok(true),
+            Err(errno) => Err(error(errno, path)),
+        },
+    }
+}
+
 /// The entry that `path` names itself: nothing is created, and a link at its end is not followed.
 pub(super) fn entry(root: &Root, path: &str) -> Result<Place, AgentError> {
     check(path)?;

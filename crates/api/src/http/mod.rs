@@ -11,6 +11,8 @@ mod accept;
 mod access;
 mod address;
 mod advice;
+mod archives;
+mod arrange;
 mod artifacts;
 mod attach;
 mod audit;
@@ -104,6 +106,9 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(contexts::restart_context))
         .routes(routes!(files::get_file, files::put_file, files::delete_file))
         .routes(routes!(files::list_files))
+        .routes(routes!(archives::get_archive, archives::put_archive))
+        .routes(routes!(arrange::move_file))
+        .routes(routes!(arrange::make_directory))
         .routes(routes!(artifacts::list_artifacts))
         .routes(routes!(artifacts::get_artifact, artifacts::delete_artifact))
         .routes(routes!(artifacts::get_artifact_content))

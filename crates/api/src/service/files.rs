@@ -1,11 +1,13 @@
 //! Files of a session: asked of its worker, wherever that is. Paths are checked as text here and resolved in the sandbox alone.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::time::Duration;
 
 use bytes::Bytes;
 use domain::exchange::{Item, Operation, Piece};
 use domain::file::{
-    FileEntry, FileFacts, FileLength, FilePath, FileSaved, FileVersion, FilesListed, FilesRemoved, Replace,
+    DirectoryMade, FileEntry, FileFacts, FileLength, FilePath, FileSaved, FileVersion, FilesListed,
+    FilesRemoved, Replace, Unpacked,
 };
 use domain::limits::{EXCHANGE_DATA_BYTES, UPLOAD_BYTES};
 use domain::policy::Question;
@@ -13,14 +15,19 @@ use domain::{Code, SessionId, TenantContext};
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, stream};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use store::AuditRow;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::policies;
 use crate::exchange::Duplex;
 use crate::problem::Problem;
 use crate::state::ApiState;
+
+/// What is read of an upload after it was refused, and for how long.
+const READ_OVER_BYTES: usize = 4 * 1024 * 1024;
+const READ_OVER: Duration = Duration::from_secs(2);
 
 /// Bytes of an answer. What ends early with an error ends the connection, so that half is not taken for whole.
 pub(crate) type Answer = BoxStream<'static, std::io::Result<Bytes>>;
@@ -31,6 +38,7 @@ pub(crate) enum Verb {
     Read,
     List,
     Write,
+    Move,
     Delete,
     DeleteTree,
 }
@@ -40,7 +48,7 @@ impl Verb {
         match self {
             Self::Read => "read_file",
             Self::List => "list_files",
-            Self::Write => "write_file",
+            Self::Write | Self::Move => "write_file",
             Self::Delete => "delete_file",
             Self::DeleteTree => "delete_directory",
         }
@@ -51,6 +59,7 @@ impl Verb {
             Self::Read => "file.read",
             Self::List => "file.list",
             Self::Write => "file.write",
+            Self::Move => "file.move",
             Self::Delete | Self::DeleteTree => "file.delete",
         }
     }
@@ -82,11 +91,23 @@ impl<'a> Files<'a> {
         verb: Verb,
         path: impl FnOnce() -> Result<FilePath, Problem>,
     ) -> Result<Self, Problem> {
+        Self::open_with(state, context, session_id, verb, || Ok((path()?, json!({})))).await
+    }
+
+    /// The same with more facts for the audit trail.
+    pub(crate) async fn open_with(
+        state: &'a ApiState,
+        context: &'a TenantContext,
+        session_id: SessionId,
+        verb: Verb,
+        path: impl FnOnce() -> Result<(FilePath, Value), Problem>,
+    ) -> Result<Self, Problem> {
         super::sessions::policy(state, context, session_id).await?;
-        let file = path()?;
+        let (file, mut details) = path()?;
+        details["path"] = file.absolute().into();
         let question = Question { tool: verb.tool(), toolkit: "files" };
         let row = AuditRow::done(verb.action(), session_id);
-        policies::allow(state, context, session_id, question, row, json!({"path": file.absolute()})).await?;
+        policies::allow(state, context, session_id, question, row, details).await?;
         Ok(Self { state, context, session_id, file })
     }
 
@@ -156,6 +177,35 @@ impl<'a> Files<'a> {
         Ok((entries, last))
     }
 
+    /// The directory as a tar archive.
+    pub(crate) async fn pack(&self) -> Result<Answer, Problem> {
+        let mut duplex = self.exchange(Operation::PackFiles { file: self.file.clone() }).await?;
+        match Item::step(duplex.from.recv().await)? {
+            Some(Piece::Message(_)) => Ok(rest(None, duplex)),
+            other => Err(Problem::internal("pack files", &format!("{other:?} in place of a beginning"))),
+        }
+    }
+
+    /// Takes files out of a tar archive into the directory.
+    pub(crate) async fn unpack(
+        &self,
+        pieces: impl Stream<Item = Result<Bytes, Problem>> + Send,
+    ) -> Result<Unpacked, Problem> {
+        let operation = Operation::UnpackFiles { file: self.file.clone() };
+        send(self.duplex(operation).await?, bounded(pieces)).await
+    }
+
+    /// Gives what is at the path another one.
+    pub(crate) async fn rename(&self, to: FilePath, replace: bool) -> Result<(), Problem> {
+        let operation = Operation::MoveFile { file: self.file.clone(), to, replace };
+        self.ask::<()>(operation).await
+    }
+
+    /// Makes the directory and those above it.
+    pub(crate) async fn make_directory(&self) -> Result<DirectoryMade, Problem> {
+        self.ask(Operation::MakeDirectory { file: self.file.clone() }).await
+    }
+
     async fn duplex(&self, operation: Operation) -> Result<Duplex, Problem> {
         self.state.open_exchange(self.context, self.session_id, operation).await
     }
@@ -206,8 +256,8 @@ async fn send<T: DeserializeOwned>(
     pieces: impl Stream<Item = Result<Bytes, Problem>>,
 ) -> Result<T, Problem> {
     let Duplex { to, mut from } = duplex;
+    let mut pieces = pin!(pieces);
     let sending = async {
-        let mut pieces = pin!(pieces);
         while let Some(piece) = pieces.next().await {
             let mut piece = piece?;
             while !piece.is_empty() {
@@ -223,10 +273,30 @@ async fn send<T: DeserializeOwned>(
     };
     tokio::select! {
         biased;
-        early = answer(&mut from) => return early,
+        early = answer(&mut from) => {
+            if early.is_err() {
+                read_over(pieces).await;
+            }
+            return early;
+        }
         sent = sending => sent?,
     }
     answer(&mut from).await
+}
+
+/// A client that is still sending sees an answer only when somebody takes what it sends: some of it, for a moment.
+async fn read_over(mut pieces: Pin<&mut impl Stream<Item = Result<Bytes, Problem>>>) {
+    let mut left = READ_OVER_BYTES;
+    let reading = async {
+        while let Some(Ok(piece)) = pieces.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    // Whoever sends more, or slower, sees a connection that ends.
+    let _ = timeout(READ_OVER, reading).await;
 }
 
 /// The pieces of an answer, as they are taken.

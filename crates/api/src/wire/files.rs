@@ -1,7 +1,7 @@
 //! Files of a session on the wire.
 
 use domain::file::{self, FilePath};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// What is at a path.
@@ -82,6 +82,86 @@ pub struct FileEntry {
     pub kind: file::FileKind,
     /// Bytes; 0 for what is no regular file.
     pub size_bytes: u64,
+}
+
+/// What became of an archive.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct UnpackedArchive {
+    /// Always `unpacked_archive`.
+    #[schema(pattern = "^unpacked_archive$")]
+    pub object: &'static str,
+    /// The directory, absolute.
+    pub path: String,
+    /// Files written.
+    pub files: u64,
+    /// Empty directories made.
+    pub directories: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Links, pipes and devices, which are left out: the first 100.
+    pub skipped: Vec<String>,
+    /// How many were left out.
+    pub skipped_total: u64,
+}
+
+impl UnpackedArchive {
+    /// What was taken out, and into which directory.
+    pub(crate) fn new(directory: &FilePath, unpacked: file::Unpacked) -> Self {
+        Self {
+            object: "unpacked_archive",
+            path: directory.absolute(),
+            files: unpacked.files,
+            directories: unpacked.directories,
+            bytes: unpacked.bytes,
+            skipped: unpacked.skipped,
+            skipped_total: unpacked.skipped_total,
+        }
+    }
+}
+
+/// Something to move.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveFile {
+    /// What is there, under `/workspace` (relative paths start there) or `/tmp`; of a symbolic link the link itself.
+    pub path: String,
+    /// Where it is to be, under the same of both. Missing directories are made.
+    pub to: String,
+    /// What is at `to` already goes: a file for a file, an empty directory for a directory. Otherwise that is 409 `already_exists`.
+    #[serde(default)]
+    pub replace: bool,
+}
+
+/// Something that was moved.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct MovedFile {
+    /// Always `moved_file`.
+    #[schema(pattern = "^moved_file$")]
+    pub object: &'static str,
+    /// Where it was, absolute.
+    pub from: String,
+    /// Where it is, absolute.
+    pub path: String,
+}
+
+/// A directory to make.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MakeDirectory {
+    /// Under `/workspace` (relative paths start there) or `/tmp`; those above it are made too.
+    pub path: String,
+}
+
+/// A directory that is there now.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct MadeDirectory {
+    /// Always `directory`.
+    #[schema(pattern = "^directory$")]
+    pub object: &'static str,
+    /// The directory, absolute.
+    pub path: String,
+    /// It was not there before.
+    pub created: bool,
 }
 
 /// Permission bits as they are written.

@@ -72,6 +72,8 @@ impl Operation {
             }
             ("POST", "/v1/keys") => json!({"name": "x"}),
             ("POST", "/v1/sessions/{session_id}/shells") => json!({"command": "true"}),
+            ("POST", "/v1/sessions/{session_id}/files/move") => json!({"path": "a", "to": "b"}),
+            ("POST", "/v1/sessions/{session_id}/files/mkdir") => json!({"path": "a"}),
             ("POST", "/v1/sessions/{session_id}/shells/{shell_id}/input") => json!({"text": "x"}),
             ("POST", "/v1/sessions/{session_id}/shells/{shell_id}/signal") => json!({"signal": "INT"}),
             ("POST", "/v1/sessions/{session_id}/shells/{shell_id}/resize") => json!({"rows": 24, "cols": 80}),

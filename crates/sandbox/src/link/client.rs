@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::{
-    AgentStatus, ExecRequest, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped,
-    KillRequest, ListRequest, Listing, OUTPUT_FRAME_BYTES, OUTPUT_WINDOW_BYTES, OperationKey, REPORT_BYTES,
-    ReadRequest, RemoveRequest, Removed, Reply, Request, StdinWritten, TerminalSize, WORKSPACE_DIR,
-    WriteRequest,
+    AgentStatus, DirectoryMade, ExecRequest, FileRead, FileStat, FileWritten, GlobRequest, Globbed,
+    GrepRequest, Grepped, KillRequest, ListRequest, Listing, MoveRequest, OUTPUT_FRAME_BYTES,
+    OUTPUT_WINDOW_BYTES, OperationKey, REPORT_BYTES, ReadRequest, RemoveRequest, Removed, Reply, Request,
+    StdinWritten, TerminalSize, WORKSPACE_DIR, WriteRequest,
 };
 use tokio::time::timeout;
 
@@ -209,6 +209,27 @@ impl AgentClient {
     pub async fn remove(&self, request: RemoveRequest) -> Result<Removed, LinkError> {
         match self.ask("remove", &Request::Remove(request), FILE_LIMIT).await? {
             Reply::Removed(removed) => Ok(removed),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Gives an entry another name.
+    ///
+    /// # Errors
+    /// See [`LinkError`]; without an answer nobody knows whether it was done.
+    pub async fn move_entry(&self, request: MoveRequest) -> Result<(), LinkError> {
+        let reply = self.ask("move", &Request::Move(request), FILE_LIMIT).await?;
+        done(&reply)
+    }
+
+    /// Makes a directory and those above it.
+    ///
+    /// # Errors
+    /// See [`LinkError`]; asking again is safe.
+    pub async fn make_directory(&self, root: &str, path: &str) -> Result<DirectoryMade, LinkError> {
+        let request = Request::MakeDirectory { root: root.to_owned(), path: path.to_owned() };
+        match self.ask("make_directory", &request, FILE_LIMIT).await? {
+            Reply::DirectoryMade(made) => Ok(made),
             _ => Err(OTHER_ANSWER),
         }
     }

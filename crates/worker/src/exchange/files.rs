@@ -10,13 +10,16 @@
 use domain::Code;
 use domain::exchange::{ExchangeError, Item, Piece};
 use domain::file::{
-    FileEntry, FileFacts, FileKind, FileLength, FilePath, FileSaved, FileVersion, FilesListed, FilesRemoved,
-    Replace,
+    DirectoryMade, FileEntry, FileFacts, FileKind, FileLength, FilePath, FileSaved, FileVersion, FilesListed,
+    FilesRemoved, Replace,
 };
 use domain::limits::{EXCHANGE_DATA_BYTES, EXCHANGE_MESSAGE_BYTES};
 use sandbox::protocol::{
-    self, EntryKind, FileStat, ListRequest, ReadRequest, RemoveRequest, RemoveTarget, WriteMode, WriteRequest,
+    self, EntryKind, FileStat, ListRequest, MoveRequest, ReadRequest, RemoveRequest, RemoveTarget, WriteMode,
+    WriteRequest,
 };
+
+use serde_json::Value;
 
 use super::Exchange;
 use super::agent::{Keys, of_link};
@@ -219,6 +222,31 @@ impl Exchange {
         let agent = self.agent();
         let removed = self.ask_safely(|| agent.remove(request.clone())).await?;
         Ok(FilesRemoved { files: removed.files, directories: removed.directories })
+    }
+
+    pub(super) async fn move_file(
+        &mut self,
+        file: &FilePath,
+        to: &FilePath,
+        replace: bool,
+    ) -> Result<(), ExchangeError> {
+        self.no_input().await?;
+        if file.root != to.root {
+            let message =
+                "A move stays within /workspace or within /tmp; `bash` can copy from one to the other.";
+            return Err(ExchangeError::new(Code::InvalidPath, message));
+        }
+        let (root, path, to) = (file.root.clone(), file.path.clone(), to.path.clone());
+        let request = MoveRequest { root, path, to, replace };
+        self.agent().move_entry(request).await.map_err(of_link)?;
+        self.send(Item::Message(Value::Null)).await
+    }
+
+    pub(super) async fn make_directory(&mut self, file: &FilePath) -> Result<(), ExchangeError> {
+        self.no_input().await?;
+        let agent = self.agent();
+        let made = self.ask_safely(|| agent.make_directory(&file.root, &file.path)).await?;
+        self.send(Item::message(&DirectoryMade { created: made.created })).await
     }
 
     pub(super) async fn list_files(&mut self, request: ListRequest) -> Result<(), ExchangeError> {

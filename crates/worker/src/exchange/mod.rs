@@ -7,8 +7,11 @@
 //! nobody. While it is open the session is in use.
 
 mod agent;
+mod archive;
 mod files;
+mod incoming;
 mod shell;
+mod tar;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,6 +98,10 @@ impl Exchange {
                 };
                 self.list_files(request).await
             }
+            Operation::PackFiles { file } => self.pack_files(&file).await,
+            Operation::UnpackFiles { file } => self.unpack_files(&file).await,
+            Operation::MoveFile { file, to, replace } => self.move_file(&file, &to, replace).await,
+            Operation::MakeDirectory { file } => self.make_directory(&file).await,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Files of a session over plain HTTP, on real sandboxes: up, down and by range, from processes that are not their worker.
 
+mod archives;
+mod arrange;
 mod paths;
 mod streams;
 
