@@ -12,6 +12,7 @@ use protocol::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -215,7 +216,14 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.connection.streams().remove(&self.id);
         if !self.settled.load(Ordering::Relaxed) && !self.inbox.has_ended() {
-            let _ = self.connection.control.send(Control::Close(self.id));
+            // Behind what was sent on it before: a close that overtook its own request would leave a write open for ever.
+            let close = Outgoing::Frame(FrameKind::Close, self.id, Vec::new());
+            if let Err(TrySendError::Full(close)) = self.connection.outgoing.try_send(close) {
+                let connection = Arc::clone(&self.connection);
+                tokio::spawn(async move {
+                    let _ = connection.send(close).await;
+                });
+            }
         }
     }
 }

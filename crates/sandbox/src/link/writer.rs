@@ -26,7 +26,6 @@ pub(super) enum Outgoing {
 /// Sent without waiting, at most one of each kind per stream at a time, so that the queue needs no bound.
 pub(super) enum Control {
     Ack(StreamId, Arc<Inbox>),
-    Close(StreamId),
 }
 
 /// The receiving ends that [`write()`] drives.
@@ -79,6 +78,5 @@ fn encode_control(buffer: &mut BytesMut, control: Control) {
             (&mut payload[..]).put_u64(inbox.take_ack());
             encode(buffer, FrameKind::Ack, stream, &payload);
         }
-        Control::Close(stream) => encode(buffer, FrameKind::Close, stream, &[]),
     }
 }
