@@ -1,6 +1,7 @@
 //! The journal: what has been asked for by key, so that it happens once however often it is asked for.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use protocol::{AgentError, ErrorCode, FileWritten, OperationKey, Removed, StdinWritten, StreamId};
 
@@ -16,8 +17,8 @@ pub(crate) enum Entry {
     Refused(AgentError),
     /// Input that is on its way; these streams wait for its result.
     StdinPending(Vec<StreamId>),
-    /// Input that was written, or not.
-    Stdin(Result<StdinWritten, AgentError>),
+    /// Input that was written, or not, and when that was known.
+    Stdin(Result<StdinWritten, AgentError>, Instant),
     /// A file whose content has come whole and that is being put in place; these streams wait for its result.
     WritePending(Vec<StreamId>),
     /// A file that was written, or not.
@@ -46,16 +47,34 @@ impl Journal {
     }
 
     /// Whether a new key may be taken on.
-    pub(crate) fn admit(&self, key: &OperationKey) -> Result<(), AgentError> {
+    pub(crate) fn admit(&mut self, key: &OperationKey, now: Instant) -> Result<(), AgentError> {
         let refuse =
             |message: &str| Err(AgentError { code: ErrorCode::LimitExceeded, message: message.to_owned() });
         if key.owner.len() > limits::OWNER_BYTES {
             return refuse("the name of the owner is too long");
         }
         if self.entries.len() >= limits::JOURNAL_ENTRIES {
+            self.drop_old_input(now);
+        }
+        if self.entries.len() >= limits::JOURNAL_ENTRIES {
             return refuse("the journal is full; results that are durable must be forgotten first");
         }
         Ok(())
+    }
+
+    /// Drops the results of input for which nobody can ask any more. Whoever wrote it forgets it, unless it has died; commands are
+    /// found by the sweep of whoever comes after, input is not.
+    fn drop_old_input(&mut self, now: Instant) {
+        self.entries.retain(|_, entry| match entry {
+            Entry::Stdin(_, settled_at) => now.duration_since(*settled_at) < limits::STDIN_REMEMBERED,
+            Entry::Exec(_)
+            | Entry::Refused(_)
+            | Entry::StdinPending(_)
+            | Entry::WritePending(_)
+            | Entry::Written(_)
+            | Entry::RemovePending(_)
+            | Entry::Removed(_) => true,
+        });
     }
 
     /// Records a key.
@@ -70,7 +89,7 @@ impl Journal {
             Entry::StdinPending(waiters) | Entry::WritePending(waiters) | Entry::RemovePending(waiters) => {
                 waiters
             }
-            Entry::Exec(_) | Entry::Refused(_) | Entry::Stdin(_) | Entry::Written(_) | Entry::Removed(_) => {
+            Entry::Exec(_) | Entry::Refused(_) | Entry::Stdin(..) | Entry::Written(_) | Entry::Removed(_) => {
                 Vec::new()
             }
         }
@@ -88,7 +107,7 @@ impl Journal {
                 Entry::Exec(id) => commands.push(*id),
                 Entry::Refused(_)
                 | Entry::StdinPending(_)
-                | Entry::Stdin(_)
+                | Entry::Stdin(..)
                 | Entry::WritePending(_)
                 | Entry::Written(_)
                 | Entry::RemovePending(_)
@@ -109,5 +128,36 @@ impl Journal {
                 waiters.clear();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn key(owner: &str, operation: u32) -> OperationKey {
+        OperationKey { owner: owner.to_owned(), operation }
+    }
+
+    #[test]
+    fn input_of_a_dead_writer_makes_room_and_nothing_else_does() {
+        let (mut journal, then) = (Journal::default(), Instant::now());
+        journal.record(key("call", 0), Entry::Exec(1));
+        journal.record(key("pending", 0), Entry::StdinPending(Vec::new()));
+        let written = || Ok(StdinWritten { written_bytes: 1 });
+        let mut number = 0;
+        while journal.admit(&key("x", 0), then).is_ok() {
+            journal.record(key("speaker", number), Entry::Stdin(written(), then));
+            number += 1;
+        }
+        let soon = then + limits::STDIN_REMEMBERED - Duration::from_secs(1);
+        assert!(journal.admit(&key("x", 0), soon).is_err(), "it may still be asked for");
+        journal.record(key("speaker", 0), Entry::Stdin(written(), soon));
+        assert!(journal.admit(&key("x", 0), then + limits::STDIN_REMEMBERED).is_ok());
+        let mut left: Vec<_> = journal.entries.keys().map(|key| key.owner.as_str()).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["call", "pending", "speaker"]);
     }
 }

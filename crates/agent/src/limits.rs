@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// Entries that the journal keeps; the worker forgets an owner as soon as its results are durable.
 pub(crate) const JOURNAL_ENTRIES: usize = 4096;
+/// How long the result of input is kept at least for one who asks again: longer than any call that writes some may take, whichever worker
+/// runs it.
+pub(crate) const STDIN_REMEMBERED: Duration = Duration::from_secs(900);
 /// Operations whose process tree lives. Each costs a supervisor and six descriptors.
 pub(crate) const RUNNING_OPERATIONS: usize = 64;
 /// Output of all operations together in the agent's memory; beyond it each keeps only [`BUFFERED_MIN_SHARE`].

@@ -83,6 +83,8 @@ pub(crate) struct Operation {
     pub(crate) detached: bool,
     /// It has a terminal in the place of pipes.
     pub(crate) terminal: bool,
+    /// The last input of a terminal has left a line without an end.
+    pub(crate) line_begun: bool,
     pub(crate) warm: bool,
     pub(crate) timed_out: bool,
     pub(crate) killed: bool,

@@ -56,6 +56,8 @@ pub const OUTPUT_FRAME_BYTES: usize = 64 * 1024;
 pub const REPORT_BYTES: u64 = 4 * 1024 * 1024;
 /// Exit code of a request whose kernel ended without an answer.
 pub const KERNEL_LOST: i32 = 250;
+/// Exit code of a request that did not reach its kernel, because that takes none any more: it has certainly not begun.
+pub const KERNEL_ABSENT: i32 = 251;
 /// How often either side sends a ping, in milliseconds.
 pub const HEARTBEAT_INTERVAL_MS: u64 = 1_000;
 /// Silence after which either side gives the connection up (the agent then redials), in milliseconds.

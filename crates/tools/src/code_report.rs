@@ -5,7 +5,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use domain::ContentBlock;
+use domain::{ContentBlock, limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -94,7 +94,7 @@ impl Report {
 
     /// The pieces, and text for a model about them.
     pub(crate) fn into_content(self) -> (Vec<ContentBlock>, String) {
-        let offered = self.content.len() + self.left_out as usize;
+        let offered = self.content.len().saturating_add(self.left_out as usize);
         let blocks: Vec<ContentBlock> = self.content.into_iter().filter_map(accept).take(BLOCKS).collect();
         let mut lines: Vec<String> = blocks
             .iter()
@@ -115,6 +115,16 @@ impl Report {
     }
 }
 
+/// Whether a value has at most so many levels. What was parsed is never deeper than the parser goes, so that this ends.
+fn is_within(value: &Value, levels: usize) -> bool {
+    let Some(levels) = levels.checked_sub(1) else { return false };
+    match value {
+        Value::Array(values) => values.iter().all(|value| is_within(value, levels)),
+        Value::Object(fields) => fields.values().all(|value| is_within(value, levels)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
 fn accept(piece: Piece) -> Option<ContentBlock> {
     let known = |mime_type: &str| MEDIA_TYPES.contains(&mime_type);
     match piece {
@@ -122,9 +132,8 @@ fn accept(piece: Piece) -> Option<ContentBlock> {
         Piece::Text { mime_type: Some(mime_type), text } => {
             known(&mime_type).then_some(ContentBlock::Text { mime_type: Some(mime_type), text })
         }
-        Piece::Json { mime_type, json } => {
-            known(&mime_type).then_some(ContentBlock::Json { mime_type, json })
-        }
+        Piece::Json { mime_type, json } => (known(&mime_type) && is_within(&json, limits::JSON_DEPTH))
+            .then_some(ContentBlock::Json { mime_type, json }),
         Piece::Image { mime_type, data } => {
             let is_picture = mime_type.starts_with("image/") && known(&mime_type);
             let is_whole = is_picture && STANDARD.decode(&data).is_ok();
@@ -162,5 +171,22 @@ mod tests {
         );
         assert!(text.contains("[3 more could not be shown"), "{text}");
         assert!(Report::parse(b"").is_none() && Report::parse(b"{").is_none());
+    }
+
+    #[test]
+    fn what_is_deeper_than_an_answer_may_be_is_left_out() {
+        for (levels, shown) in [(63, 1), (64, 0), (100, 0)] {
+            let json = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+            let forged = format!(
+                r#"{{"content": [{{"type": "json", "mime_type": "application/json", "json": {json}}}], "left_out": 4294967295}}"#
+            );
+            let (blocks, text) = Report::parse(forged.as_bytes()).expect("a report").into_content();
+            assert_eq!(blocks.len(), shown, "{levels} levels: {text}");
+        }
+        let bottomless = format!(
+            r#"{{"content": [{{"type": "json", "mime_type": "application/json", "json": {}"#,
+            "[".repeat(100_000)
+        );
+        assert!(Report::parse(bottomless.as_bytes()).is_none());
     }
 }

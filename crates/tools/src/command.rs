@@ -69,11 +69,20 @@ pub(crate) fn cwd(tool: &str, given: Option<&str>) -> Result<String, ToolError> 
 
 /// The result of a command that is over.
 pub(crate) fn ended(cx: &Context, end: &CommandEnd) -> ToolOutput<Ran> {
-    ended_with(cx, end, "")
+    ended_with(cx, end, "", Ended::Everything)
+}
+
+/// What an interrupt has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The whole tree.
+    Everything,
+    /// The code, in an interpreter that lives on with whatever the code has started.
+    CodeAlone,
 }
 
 /// The same, with more for the model after what it wrote.
-pub(crate) fn ended_with(cx: &Context, end: &CommandEnd, more: &str) -> ToolOutput<Ran> {
+pub(crate) fn ended_with(cx: &Context, end: &CommandEnd, more: &str, ended: Ended) -> ToolOutput<Ran> {
     let mut ran = written(cx, &end.stdout, &end.stderr);
     ran.exit_code = end.exit_code;
     ran.signal.clone_from(&end.signal);
@@ -82,7 +91,7 @@ pub(crate) fn ended_with(cx: &Context, end: &CommandEnd, more: &str) -> ToolOutp
     ran.duration_ms = Some(end.duration_ms);
     let (mut text, truncated) = text(cx, &end.stdout, &end.stderr, end.dropped_bytes);
     let conclusion = conclusion(end);
-    let last = last_line(end, conclusion);
+    let last = last_line(end, conclusion, ended);
     if !more.is_empty() {
         if !text.is_empty() {
             text.push('\n');
@@ -156,7 +165,8 @@ fn conclusion(end: &CommandEnd) -> Conclusion {
     }
 }
 
-fn last_line(end: &CommandEnd, conclusion: Conclusion) -> Option<String> {
+fn last_line(end: &CommandEnd, conclusion: Conclusion, ended: Ended) -> Option<String> {
+    const CODE_ALONE: &str = "the code was interrupted; processes that it started may go on in the context";
     let how = match (&end.signal, end.exit_code) {
         (Some(signal), _) => format!("ended by {signal}"),
         (None, Some(code)) => format!("exit code {code}"),
@@ -168,6 +178,10 @@ fn last_line(end: &CommandEnd, conclusion: Conclusion) -> Option<String> {
         Conclusion::OutOfMemory => {
             Some(format!("[out of memory: the sandbox's limit was reached and processes were killed; {how}]"))
         }
+        Conclusion::TimedOut if ended == Ended::CodeAlone => {
+            Some(format!("[timed out after {} ms: {CODE_ALONE}; give a larger timeout_ms]", end.duration_ms))
+        }
+        Conclusion::Cancelled if ended == Ended::CodeAlone => Some(format!("[cancelled: {CODE_ALONE}]")),
         Conclusion::TimedOut => Some(format!(
             "[timed out after {} ms: the command and everything it started were ended; give a larger timeout_ms, or \
              run it in the background]",

@@ -36,7 +36,8 @@ impl Counts {
     }
 
     fn totalled(mut self) -> Self {
-        self.total = self.passed + self.failed + self.skipped + self.errors;
+        let parts = [self.passed, self.failed, self.skipped, self.errors];
+        self.total = parts.into_iter().fold(0, u64::saturating_add);
         self
     }
 }
@@ -95,10 +96,10 @@ fn pytest(output: &str) -> Option<Counts> {
     for part in NUMBER.captures_iter(&summary[1]) {
         let many = number(&part[1]);
         match &part[2] {
-            "passed" | "xpassed" => counts.passed += many,
-            "failed" => counts.failed += many,
-            "skipped" | "xfailed" => counts.skipped += many,
-            "error" | "errors" => counts.errors += many,
+            "passed" | "xpassed" => counts.passed = counts.passed.saturating_add(many),
+            "failed" => counts.failed = counts.failed.saturating_add(many),
+            "skipped" | "xfailed" => counts.skipped = counts.skipped.saturating_add(many),
+            "error" | "errors" => counts.errors = counts.errors.saturating_add(many),
             _ => {}
         }
     }
@@ -112,13 +113,17 @@ fn unittest(output: &str) -> Option<Counts> {
     for part in UNITTEST_PART.captures_iter(found.get(3).map_or("", |parts| parts.as_str())) {
         let many = number(&part[2]);
         match part[1].trim() {
-            "failures" | "unexpected successes" => counts.failed += many,
-            "errors" => counts.errors += many,
-            "skipped" | "expected failures" => counts.skipped += many,
+            "failures" | "unexpected successes" => counts.failed = counts.failed.saturating_add(many),
+            "errors" => counts.errors = counts.errors.saturating_add(many),
+            "skipped" | "expected failures" => counts.skipped = counts.skipped.saturating_add(many),
             _ => {}
         }
     }
-    counts.passed = counts.total.saturating_sub(counts.failed + counts.errors + counts.skipped);
+    counts.passed = counts
+        .total
+        .saturating_sub(counts.failed)
+        .saturating_sub(counts.errors)
+        .saturating_sub(counts.skipped);
     Some(counts)
 }
 
@@ -129,10 +134,10 @@ fn tap(output: &str) -> Option<Counts> {
         found = true;
         let many = number(&part[2]);
         match &part[1] {
-            "pass" => counts.passed += many,
-            "fail" => counts.failed += many,
-            "cancelled" => counts.errors += many,
-            "skipped" | "todo" => counts.skipped += many,
+            "pass" => counts.passed = counts.passed.saturating_add(many),
+            "fail" => counts.failed = counts.failed.saturating_add(many),
+            "cancelled" => counts.errors = counts.errors.saturating_add(many),
+            "skipped" | "todo" => counts.skipped = counts.skipped.saturating_add(many),
             _ => {}
         }
     }
@@ -144,9 +149,9 @@ fn cargo(output: &str) -> Option<Counts> {
     let mut found = false;
     for part in CARGO.captures_iter(output) {
         found = true;
-        counts.passed += number(&part[1]);
-        counts.failed += number(&part[2]);
-        counts.skipped += number(&part[3]);
+        counts.passed = counts.passed.saturating_add(number(&part[1]));
+        counts.failed = counts.failed.saturating_add(number(&part[2]));
+        counts.skipped = counts.skipped.saturating_add(number(&part[3]));
     }
     found.then(|| counts.totalled())
 }
@@ -155,10 +160,10 @@ fn go(output: &str) -> Option<Counts> {
     let mut counts = Counts::default();
     for part in GO.captures_iter(output) {
         match &part[1] {
-            "PASS" => counts.passed += 1,
-            "SKIP" => counts.skipped += 1,
+            "PASS" => counts.passed = counts.passed.saturating_add(1),
+            "SKIP" => counts.skipped = counts.skipped.saturating_add(1),
             _ => {
-                counts.failed += 1;
+                counts.failed = counts.failed.saturating_add(1);
                 if counts.failures.len() < LISTED {
                     counts.failures.push(part[2].to_owned());
                 }
@@ -166,7 +171,7 @@ fn go(output: &str) -> Option<Counts> {
         }
     }
     for broken in names(&GO_ERROR, output) {
-        counts.errors += 1;
+        counts.errors = counts.errors.saturating_add(1);
         counts.failures.push(broken);
     }
     let counts = counts.totalled();
@@ -179,9 +184,9 @@ fn jest(output: &str) -> Option<Counts> {
     for part in NUMBER.captures_iter(&summary[1]) {
         let many = number(&part[1]);
         match &part[2] {
-            "passed" => counts.passed += many,
-            "failed" => counts.failed += many,
-            "skipped" | "todo" => counts.skipped += many,
+            "passed" => counts.passed = counts.passed.saturating_add(many),
+            "failed" => counts.failed = counts.failed.saturating_add(many),
+            "skipped" | "todo" => counts.skipped = counts.skipped.saturating_add(many),
             _ => {}
         }
     }
@@ -195,9 +200,9 @@ fn mocha(output: &str) -> Option<Counts> {
         found = true;
         let many = number(&part[1]);
         match &part[2] {
-            "passing" => counts.passed += many,
-            "failing" => counts.failed += many,
-            _ => counts.skipped += many,
+            "passing" => counts.passed = counts.passed.saturating_add(many),
+            "failing" => counts.failed = counts.failed.saturating_add(many),
+            _ => counts.skipped = counts.skipped.saturating_add(many),
         }
     }
     found.then(|| counts.totalled())
@@ -254,5 +259,24 @@ mod tests {
             assert_eq!(counted(output), Some((numbers, failures)), "{output}");
         }
         assert_eq!(counted("nothing of that\n"), None);
+    }
+
+    #[test]
+    fn figures_that_code_makes_up_do_not_overflow() {
+        let huge = "99999999999999999999999";
+        for output in [
+            format!("{huge} failed, {huge} passed, {huge} skipped, 1 error in 0.12s\n"),
+            format!(
+                "Ran {huge} tests in 0.001s\n\nFAILED (failures={huge}, errors={huge}, skipped={huge})\n"
+            ),
+            format!("# pass {huge}\n# fail {huge}\n# cancelled {huge}\n# todo {huge}\n"),
+            format!("test result: FAILED. {huge} passed; {huge} failed; {huge} ignored; 0 measured;\n")
+                .repeat(2),
+            format!("Tests:       {huge} failed, {huge} passed, {huge} todo, 3 total\n"),
+            format!("  {huge} passing (5ms)\n  {huge} failing\n  {huge} pending\n"),
+        ] {
+            let counts = parse(&output).expect("it has the form of a summary");
+            assert_eq!((counts.failed, counts.total), (u64::MAX, u64::MAX), "{output}");
+        }
     }
 }

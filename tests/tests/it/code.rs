@@ -375,3 +375,39 @@ async fn a_context_outlives_the_worker_that_began_it() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_cannot_be_started_leaves_its_context() {
+    Host::test(&[("policy.limits.session_shells", "64")], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client
+            .session(json!({"resources": {"cpus": 1, "memory_mb": 512, "disk_mb": 512, "pids": 32}}))
+            .await?;
+        python(&client, &session, "main", "x = 41").await?;
+        // Until not one more process can be started: by then each call is refused for that.
+        let mut shells = Vec::new();
+        let refused = loop {
+            ensure!(shells.len() < 64, "the sandbox has no limit");
+            let call = client
+                .run(&session, "bash", json!({"command": "exec sleep 1000", "background": true}))
+                .await?;
+            match structured(&call, "shell_id").as_str() {
+                Some(shell) => shells.push(shell.to_owned()),
+                None => break call,
+            }
+        };
+        ensure!(refused["error"]["code"] == "start_failed", "{refused:#}");
+        let call = python(&client, &session, "main", "x").await?;
+        ensure!(call["error"]["code"] == "start_failed", "{call:#}");
+        for shell in shells {
+            client.run(&session, "kill_bash", json!({"shell_id": shell})).await?;
+        }
+        let call = python(&client, &session, "main", "x + 1").await?;
+        ensure!(
+            structured(&call, "result") == "42" && structured(&call, "context")["lost_before"].is_null(),
+            "{call:#}"
+        );
+        Ok(())
+    })
+    .await;
+}

@@ -37,7 +37,7 @@ impl Daemon {
 
     fn start(&mut self, stream: StreamId, key: OperationKey, spec: ExecSpec) {
         // Nothing has happened for the key yet, so that a refusal for want of room may be tried again.
-        if let Err(error) = self.journal.admit(&key).and_then(|()| self.has_room()) {
+        if let Err(error) = self.journal.admit(&key, Instant::now()).and_then(|()| self.has_room()) {
             return self.fail(stream, error);
         }
         let (process, warm) = match self.start_process(&spec, Shells::WarmIfFits) {
@@ -67,6 +67,7 @@ impl Daemon {
             grace: Duration::from_millis(spec.grace_ms).min(limits::GRACE_MAX),
             detached: spec.detached,
             terminal: spec.terminal.is_some(),
+            line_begun: false,
             warm,
             timed_out: false,
             killed: false,

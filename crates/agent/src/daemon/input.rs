@@ -22,6 +22,21 @@ fn too_much() -> AgentError {
     }
 }
 
+/// Turns the end of a terminal's input into what a keyboard would send. On a line that has begun, the first Ctrl-D only hands over
+/// the line; on an empty one it is the end, and a second one would end what reads next.
+fn end_line(operation: &mut Operation, data: &mut Vec<u8>, close: &mut bool) {
+    const ENDS: [u8; 3] = [b'\n', b'\r', END_OF_TRANSMISSION];
+    if let Some(last) = data.last() {
+        operation.line_begun = !ENDS.contains(last);
+    }
+    if std::mem::take(close) {
+        if std::mem::take(&mut operation.line_begun) {
+            data.push(END_OF_TRANSMISSION);
+        }
+        data.push(END_OF_TRANSMISSION);
+    }
+}
+
 impl Daemon {
     pub(super) fn write_stdin(
         &mut self,
@@ -33,7 +48,7 @@ impl Daemon {
     ) {
         match self.journal.get_mut(&key) {
             Some(Entry::StdinPending(waiters)) => return waiters.push(stream),
-            Some(Entry::Stdin(result)) => {
+            Some(Entry::Stdin(result, _)) => {
                 let reply = answer(result.clone());
                 return self.finish(stream, &reply);
             }
@@ -45,7 +60,7 @@ impl Daemon {
             Some(_) => return self.fail(stream, super::verbs::other_kind()),
             None => return self.fail(stream, super::verbs::never_was()),
         };
-        if let Err(error) = self.journal.admit(&key) {
+        if let Err(error) = self.journal.admit(&key, Instant::now()) {
             return self.fail(stream, error);
         }
         let Some(operation) = self.operations.get_mut(&id) else { return };
@@ -56,11 +71,14 @@ impl Daemon {
         if !has_pipe {
             let code = ErrorCode::Ended;
             let message = "the command has ended, or its input is closed".to_owned();
-            self.journal.record(key, Entry::Stdin(Err(AgentError { code, message: message.clone() })));
+            self.journal.record(
+                key,
+                Entry::Stdin(Err(AgentError { code, message: message.clone() }), Instant::now()),
+            );
             return self.fail(stream, AgentError { code, message });
         }
-        if operation.terminal && std::mem::take(&mut close) {
-            data.push(END_OF_TRANSMISSION);
+        if operation.terminal {
+            end_line(operation, &mut data, &mut close);
         }
         let until = Instant::now() + limits::STDIN_WAIT;
         let asked_by = Some((key.clone(), until));
@@ -102,8 +120,8 @@ impl Daemon {
         }
         let mut data = content.to_vec();
         let mut close = content.is_empty();
-        if operation.terminal && std::mem::take(&mut close) {
-            data.push(END_OF_TRANSMISSION);
+        if operation.terminal {
+            end_line(operation, &mut data, &mut close);
         }
         operation.input.push_back(Input { data, written: 0, close, asked_by: None });
         self.write_input(id);
@@ -185,7 +203,7 @@ impl Daemon {
     }
 
     fn input_settled(&mut self, key: &OperationKey, result: Result<StdinWritten, AgentError>) {
-        for waiter in self.journal.settle(key, Entry::Stdin(result.clone())) {
+        for waiter in self.journal.settle(key, Entry::Stdin(result.clone(), Instant::now())) {
             self.finish(waiter, &answer(result.clone()));
         }
     }

@@ -19,7 +19,7 @@ impl Daemon {
             Some(_) => return self.fail(stream, super::verbs::other_kind()),
             None => {}
         }
-        if let Err(error) = self.journal.admit(&request.key) {
+        if let Err(error) = self.journal.admit(&request.key, std::time::Instant::now()) {
             return self.fail(stream, error);
         }
         if let Some(ticket) = self.admit_transfer(stream, State::Removing(request.key.clone())) {

@@ -28,7 +28,7 @@ impl Daemon {
             let message = "this write is under way on another stream".to_owned();
             return self.fail(stream, AgentError { code: ErrorCode::Conflict, message });
         }
-        if let Err(error) = self.journal.admit(&request.key) {
+        if let Err(error) = self.journal.admit(&request.key, std::time::Instant::now()) {
             return self.fail(stream, error);
         }
         let complete = request.size_bytes == 0 && !request.open_ended;

@@ -5,6 +5,8 @@
 //!
 //! *A process of its own for each request*, though a kernel does the work: so that a request is an operation like any
 //! other, with supervisor, pipes, journal and end. It has the tool's identity, and can signal nothing else.
+//! *It says that the request is on its way before it sends it*: when it is killed in between, the request may be lost, but never
+//! taken for one that has not begun and sent twice. Whether it arrived, its exit code says.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -48,9 +50,11 @@ fn carry(gate: RawFd) -> nix::Result<i32> {
     let (ours, theirs) = packets()?;
     let descriptors = [0, 1, 2, MEMORY, theirs.as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&descriptors)];
-    sendmsg::<()>(KERNEL, &[IoSlice::new(b"r")], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
-    drop(theirs);
     kernel::write_raw(gate, &[child::GATE_BEGUN]);
+    if sendmsg::<()>(KERNEL, &[IoSlice::new(b"r")], &rights, MsgFlags::MSG_NOSIGNAL, None).is_err() {
+        return Ok(protocol::KERNEL_ABSENT);
+    }
+    drop(theirs);
     for descriptor in [0, 1, 2, MEMORY, gate, KERNEL] {
         let _ = nix::unistd::close(descriptor);
     }
@@ -74,7 +78,8 @@ fn wait(answers: &OwnedFd, wished: &SignalFd) -> i32 {
         }
         let mut answer = [0; ANSWER_BYTES];
         match recv(answers.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT) {
-            Ok(2) if answer[0] == DONE => return i32::from(answer[1]),
+            // What only the carrier may say, a kernel cannot.
+            Ok(2) if answer[0] == DONE => return i32::from(answer[1]).min(protocol::KERNEL_LOST),
             Ok(ANSWER_BYTES) if answer[0] == BEGUN => {
                 let [_, pid @ ..] = answer;
                 group = Some(i32::from_ne_bytes(pid)).filter(|pid| *pid > 1).map(|pid| Pid::from_raw(-pid));

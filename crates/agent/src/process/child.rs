@@ -46,7 +46,7 @@ pub(crate) fn failure(record: [u8; 5], cwd: &str, program: &str) -> AgentError {
         (6, _) => format!("{program}: {reason}"),
         (2, _) => format!("the limits of the command: {reason}"),
         (3, _) => format!("the identity of the command: {reason}"),
-        (7, _) => "the interpreter has ended".to_owned(),
+        (7, _) => format!("the request could not be handed to its interpreter: {reason}"),
         _ => format!("the descriptors of the command: {reason}"),
     })
 }

@@ -1,6 +1,6 @@
 //! Interpreters that wait and leave reports, and kernels that take one request after another.
 
-use protocol::{ErrorCode, KERNEL_LOST, OperationKey, Program, Reply, Role};
+use protocol::{ErrorCode, KERNEL_ABSENT, KERNEL_LOST, OperationKey, Program, Reply, Role};
 
 use crate::harness::{Options, Sandbox, Worker, key, spec};
 
@@ -106,4 +106,19 @@ fn a_kernel_that_dies_ends_its_request() {
     let kernel = start_kernel(&mut worker);
     let ended = worker.run(request(&kernel, "out('last')\n__import__('os')._exit(3)"));
     assert_eq!((ended.stdout().as_str(), ended.code()), ("last", Some(KERNEL_LOST)));
+}
+
+#[test]
+fn a_request_that_does_not_reach_its_kernel_says_so() {
+    let mut sandbox = Sandbox::start();
+    let mut worker = sandbox.worker();
+    let kernel = start_kernel(&mut worker);
+    assert_eq!(worker.run(request(&kernel, "x = 1")).code(), Some(0));
+    // It lives on with its end of the socket shut.
+    let deaf = "import socket, time\nsocket.recv_fds = lambda *_: time.sleep(1000)\n__import__('__main__').control.shutdown(2)";
+    assert_eq!(worker.run(request(&kernel, deaf)).code(), Some(0));
+    let ended = worker.run(request(&kernel, "out('never')"));
+    assert_eq!((ended.stdout().as_str(), ended.code()), ("", Some(KERNEL_ABSENT)));
+    assert!(ended.exit().signal.is_none() && ended.error.is_none());
+    assert!(matches!(worker.kill(&kernel, 0), Reply::Done));
 }

@@ -23,7 +23,8 @@ fn type_in(worker: &mut Worker, target: &OperationKey, operation: u32, data: &st
     let write = Request::WriteStdin { key, target, data: data.to_owned(), bytes: None, close };
     match worker.ask(&write) {
         Reply::StdinWritten(written) => {
-            assert_eq!(written.written_bytes, data.len() as u64 + u64::from(close))
+            let line_begun = close && !data.is_empty() && !data.ends_with('\n');
+            assert_eq!(written.written_bytes, data.len() as u64 + u64::from(close) + u64::from(line_begun))
         }
         other => panic!("unexpected {other:?}"),
     }
@@ -68,6 +69,21 @@ fn ctrl_c_goes_through_the_line_discipline_to_the_foreground_alone() {
     type_in(&mut worker, &target, 6, "", true);
     let ended = worker.follow_on(stream);
     assert_eq!(ended.code(), Some(0));
+}
+
+#[test]
+fn the_end_of_input_ends_a_line_that_has_begun_and_nothing_behind_it() {
+    let mut sandbox = Sandbox::start();
+    let mut worker = sandbox.worker();
+    // The second reader sees whatever the end of the first one's input leaves.
+    let twice = "stty -echo; echo ready; cat; echo first over; cat; echo second over";
+    let (target, stream) = start(&mut worker, "lines", twice);
+    worker.until(stream, "ready\r\n");
+    type_in(&mut worker, &target, 1, "half a line", true);
+    worker.until(stream, "half a linefirst over\r\n");
+    type_in(&mut worker, &target, 2, "whole\n", true);
+    let ended = worker.follow_on(stream);
+    assert_eq!((ended.code(), ended.stdout()), (Some(0), "whole\r\nsecond over\r\n".to_owned()));
 }
 
 #[test]

@@ -119,6 +119,7 @@ async fn the_profile_holds_from_inside() {
         ("/var/tmp", &["rw", "nosuid", "nodev"]),
         ("/run", &["rw", "nosuid", "nodev", "noexec"]),
         ("/run/lock", &["rw", "nosuid", "nodev", "noexec"]),
+        ("/dev/pts", if RUNTIME == "runsc" { &[] } else { &["rw", "nosuid", "noexec", "max=64"] }),
         ("/dev/shm", &["rw", "nosuid", "nodev", "noexec"]),
         ("/.toolhost", &["ro"]),
         ("/.toolhost/link", if RUNTIME == "runsc" { &["rw", "noexec"] } else { &["ro"] }),
@@ -158,5 +159,27 @@ async fn the_profile_holds_from_inside() {
     assert!(!env.contains('='), "no environment reaches the agent: {env}");
     assert_eq!(memory, "536870912 536870912");
     worker.release(&sandbox, WorkspaceFate::Remove);
+    rig.finish(&[&worker]).await;
+}
+
+/// The host counts terminals of all containers together: a sandbox that takes what it can leaves enough for others.
+#[tokio::test]
+async fn a_sandbox_takes_no_more_terminals_than_are_its_own() {
+    let rig = Rig::new();
+    let worker = rig.worker();
+    let (greedy, neighbour) =
+        (worker.acquire(small()).await.unwrap(), worker.acquire(small()).await.unwrap());
+    let hoard = "python3 -c '
+import os
+taken = []
+try:
+    while len(taken) < 5000: taken.append(os.openpty())
+except OSError: pass
+print(len(taken))'";
+    let ran = bash(&greedy, hoard).await;
+    let taken: u32 = ran.stdout.trim().parse().unwrap();
+    assert!((16..=64).contains(&taken), "{ran:?}");
+    let ran = bash(&neighbour, "python3 -c 'import os; print(os.ttyname(os.openpty()[1]))'").await;
+    assert_eq!(ran.stdout, "/dev/pts/0\n", "its terminals are its own: {ran:?}");
     rig.finish(&[&worker]).await;
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::alias::{Alias, Dialect, Unit, refused, renamed, timeout};
 use crate::code_report::{Raised, Report};
-use crate::command::{self, Ran};
+use crate::command::{self, Ended, Ran};
 use crate::port::{Background, Command, CommandOutcome, Program};
 use crate::{
     Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path, shape,
@@ -164,7 +164,7 @@ impl Tool for NodeExecute {
         }
         let (result, error) = report.map(|report| (report.result, report.error)).unwrap_or_default();
         let shown = result.as_ref().map(|text| shape::text(text, cx.output_budget_bytes / 3).text);
-        let ran = command::ended_with(cx, &end, shown.as_deref().unwrap_or_default());
+        let ran = command::ended_with(cx, &end, shown.as_deref().unwrap_or_default(), Ended::Everything);
         Ok(ran.map(|ran| Output { ran, result, error }))
     }
 }

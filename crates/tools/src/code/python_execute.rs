@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Target, Unit, refused, renamed, timeout};
 use crate::code_report::{Raised, Report};
-use crate::command::{self, Ran};
+use crate::command::{self, Ended, Ran};
 use crate::packages::{self, PACKAGES};
 use crate::port::{
     Background, Captured, Command, CommandEnd, CommandOutcome, ContextEnd, ContextRef, ContextRun, Program,
@@ -197,7 +197,7 @@ impl Tool for PythonExecute {
                 "python_execute: its interpreter became a shell, which it must not",
             ));
         };
-        Ok(shown(cx, &end))
+        Ok(shown(cx, &end, Ended::Everything))
     }
 }
 
@@ -227,6 +227,7 @@ fn in_context(cx: &Context, ended: ContextEnd) -> Result<ToolOutput<Output>, Too
     }
     let lost_before = (report.executions == 1 && context.interpreter > 1)
         .then(|| context.lost.map_or_else(|| "unknown".to_owned(), |lost| lost.reason));
+    let what_ended = if lost.is_some() { Ended::Everything } else { Ended::CodeAlone };
     let mut remarks = Vec::new();
     if let Some(reason) = &lost_before {
         remarks.push(format!(
@@ -251,7 +252,7 @@ fn in_context(cx: &Context, ended: ContextEnd) -> Result<ToolOutput<Output>, Too
         lost_before,
         lost,
     };
-    let mut shown = shown(cx, &end);
+    let mut shown = shown(cx, &end, what_ended);
     shown.structured.context = Some(state);
     remarks.extend(shown.system.take());
     shown.system = (!remarks.is_empty()).then(|| remarks.join(" "));
@@ -304,7 +305,7 @@ fn interpreter(mode: &str) -> Vec<String> {
 }
 
 /// The result of code that is over.
-fn shown(cx: &Context, end: &CommandEnd) -> ToolOutput<Output> {
+fn shown(cx: &Context, end: &CommandEnd, what_ended: Ended) -> ToolOutput<Output> {
     let report = Report::parse(&end.report);
     let error = match &report {
         Some(report) => report.error.clone(),
@@ -318,7 +319,7 @@ fn shown(cx: &Context, end: &CommandEnd) -> ToolOutput<Output> {
         .chain(Some(&text).filter(|text| !text.is_empty()))
         .map(|text| shape::text(text, most).text)
         .collect();
-    let ran = command::ended_with(cx, end, &more.join("\n"));
+    let ran = command::ended_with(cx, end, &more.join("\n"), what_ended);
     ToolOutput { content, ..ran.map(|ran| Output { ran, result, error, context: None }) }
 }
 

@@ -1,9 +1,13 @@
 //! The code toolkit.
 
-use domain::Code;
+use std::collections::BTreeMap;
+
+use chrono::DateTime;
+use domain::{Code, CodeContext, ContextId, ContextStatus, SessionId, TenantId};
 use serde_json::json;
 use tools::ToolError;
-use tools::port::{Background, CommandOutcome, Program};
+use tools::port::{Background, CommandEnd, CommandOutcome, ContextEnd, Program};
+use uuid::Uuid;
 
 use crate::world::{World, exited};
 
@@ -40,6 +44,42 @@ async fn a_missing_interpreter_is_told() {
     let error = world.call("python_execute", json!({"code": "1"})).await.expect_err("not started");
     assert_eq!(error.code, Code::StartFailed);
     assert!(error.hint.is_some_and(|hint| hint.contains("python3")));
+}
+
+#[tokio::test]
+async fn an_interrupt_of_a_context_claims_no_more_than_it_did() {
+    let context = || CodeContext {
+        id: ContextId::from_uuid(Uuid::from_u128(9)),
+        tenant_id: TenantId::from_uuid(Uuid::from_u128(3)),
+        session_id: SessionId::from_uuid(Uuid::from_u128(2)),
+        name: Some("main".to_owned()),
+        cwd: "/workspace".to_owned(),
+        env: BTreeMap::new(),
+        metadata: BTreeMap::new(),
+        interpreter: 1,
+        generation: Some(1),
+        status: ContextStatus::Idle,
+        call_id: None,
+        lost: None,
+        interrupts: (0, 0),
+        restarts: (0, 0),
+        created_at: DateTime::UNIX_EPOCH,
+        deleted_at: None,
+    };
+    for (timed_out, lost, says, silent) in [
+        (true, None, "processes that it started may go on in the context", "everything it started"),
+        (false, None, "processes that it started may go on in the context", "everything it started"),
+        (true, Some("timeout".to_owned()), "everything it started were ended", "may go on"),
+    ] {
+        let end = CommandEnd { timed_out, cancelled: !timed_out, ..exited(130, "", "") };
+        let world = World::new();
+        let ended = Ok(ContextEnd { context: context(), end, lost });
+        world.contexts.lock().expect("no test panicked").push_back(ended);
+        let finished =
+            world.call("python_execute", json!({"code": "1", "context": "main"})).await.expect("it ran");
+        let output = finished.result.output;
+        assert!(output.contains(says) && !output.contains(silent), "{output}");
+    }
 }
 
 /// The prelude in a real interpreter; what only a sandbox can show is tested there.

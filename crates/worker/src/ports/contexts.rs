@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use domain::limits::{INTERRUPT_GRACE_MS, KILL_GRACE_MS, POLL_MS};
 use domain::{CallId, Code, CodeContext, ContextId};
 use sandbox::protocol::{
-    ExecExit, ExecSpec, KERNEL_LOST, KillRequest, OperationKey, Program, Role, StdinMode,
+    ExecExit, ExecSpec, KERNEL_ABSENT, KERNEL_LOST, KillRequest, OperationKey, OperationState, Program, Role,
+    StdinMode,
 };
 use store::{ContextName, StoreError};
 use tokio::sync::OwnedMutexGuard;
@@ -171,12 +172,19 @@ impl CallPorts {
         let exit = match foreground.run(None).await {
             Ok(Went::Exited(exit)) => exit,
             Ok(Went::TimeIsUp) => return Err(abandoned()),
-            Err(error) if matches!(error.code, Code::ShellEnded | Code::StartFailed) => return Ok(None),
+            Err(error) if error.code == Code::ShellEnded => return Ok(None),
+            // What could not be started may be the request alone, for want of processes say, beside an interpreter that is well.
+            Err(error) if error.code == Code::StartFailed && !self.kernel_runs(context).await? => {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         };
         let (stdout, stderr) = foreground.captured();
         let dropped = foreground.dropped;
         drop(foreground);
+        if exit.exit_code == Some(KERNEL_ABSENT) {
+            return Ok(None);
+        }
         let report = self.report(&key).await;
         self.count(&report);
         let answered = exit.signal.is_none() && exit.exit_code.is_some_and(|code| code != KERNEL_LOST);
@@ -199,6 +207,15 @@ impl CallPorts {
             lost = Some(context.lost.map_or(reason, |lost| lost.reason));
         }
         Ok(Some(ContextEnd { context: context.clone(), end, lost }))
+    }
+
+    /// Whether the context's interpreter lives, as far as the agent knows.
+    async fn kernel_runs(&self, context: &CodeContext) -> Result<bool, ToolError> {
+        let agent = self.serving.sandbox.agent();
+        let key = kernel_key(context.id, context.interpreter);
+        let status = self.ask_on(|| agent.status()).await?;
+        let is_it = |state| state == OperationState::Running;
+        Ok(status.operations.into_iter().any(|operation| operation.key == key && is_it(operation.state)))
     }
 
     /// What the interpreter says that the run has used: the request's own process has used nothing.

@@ -8,6 +8,9 @@
 //! *CPU by quota and period*, as the engine refuses `NanoCpus` above the host's count, and a size class must
 //! not depend on the host.
 //!
+//! *Terminals are the host's.* `kernel.pty.max` counts those of all containers together, so that one could take them all. Each sandbox has
+//! a file system of terminals of its own with a limit, as an anonymous volume, which goes with its container.
+//!
 //! *tmpfs is memory.* Its sizes are shares of the sandbox's memory, so that filling one is at worst an
 //! out-of-memory kill inside.
 
@@ -15,7 +18,8 @@ use std::collections::HashMap;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
-    MountType, MountVolumeOptions, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
+    MountType, MountVolumeOptions, MountVolumeOptionsDriverConfig, ResourcesUlimits, RestartPolicy,
+    RestartPolicyNameEnum,
 };
 use domain::Resources;
 
@@ -28,6 +32,8 @@ const CAPABILITIES: [&str; 4] = ["SETUID", "SETGID", "KILL", "CHOWN"];
 const OPEN_FILES: i64 = 16_384;
 /// Length of the scheduler's period, in microseconds.
 const CPU_PERIOD_US: i64 = 100_000;
+/// Terminals of one sandbox: those of its shells, and as many of its programs' own.
+const TERMINALS: u32 = 64;
 /// Files of one tmpfs; their inodes are memory too.
 const TMPFS_INODES: u32 = 65_536;
 
@@ -114,7 +120,7 @@ fn host_config(spec: &SandboxSpec, volumes: Volumes, kernel: Kernel, seccomp: &s
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         shm_size: Some(memory / 8),
         tmpfs: Some(tmpfs(memory_mb, &spec.link)),
-        mounts: Some(mounts(spec, volumes)),
+        mounts: Some(mounts(spec, volumes, kernel)),
         ..HostConfig::default()
     }
 }
@@ -149,7 +155,7 @@ fn tmpfs(memory_mb: u32, link: &LinkPlace) -> HashMap<String, String> {
     folders
 }
 
-fn mounts(spec: &SandboxSpec, volumes: Volumes) -> Vec<Mount> {
+fn mounts(spec: &SandboxSpec, volumes: Volumes, kernel: Kernel) -> Vec<Mount> {
     let path = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut mounts = vec![
         volume(volumes.workspace, protocol::WORKSPACE_DIR, false),
@@ -161,7 +167,32 @@ fn mounts(spec: &SandboxSpec, volumes: Volumes) -> Vec<Mount> {
         LinkPlace::Folder(folder) => mounts.push(bind(path(folder), protocol::LINK_DIR)),
         LinkPlace::Inside => {}
     }
+    match kernel {
+        Kernel::Host => mounts.push(terminals()),
+        // Its terminals are its own.
+        Kernel::Gvisor => {}
+    }
     mounts
+}
+
+/// A file system of terminals, made by the engine for this container alone.
+fn terminals() -> Mount {
+    let options = format!("newinstance,nosuid,noexec,mode=0620,ptmxmode=0666,gid=5,max={TERMINALS}");
+    let options = [("type", "devpts".to_owned()), ("device", "devpts".to_owned()), ("o", options)];
+    let driver = MountVolumeOptionsDriverConfig {
+        name: Some("local".to_owned()),
+        options: Some(options.map(|(name, value)| (name.to_owned(), value)).into()),
+    };
+    Mount {
+        typ: Some(MountType::VOLUME),
+        target: Some("/dev/pts".to_owned()),
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            driver_config: Some(driver),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
 }
 
 /// Where the agent's volume is mounted.
