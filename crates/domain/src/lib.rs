@@ -34,4 +34,4 @@ pub use id::{
     WorkerId,
 };
 pub use session::{NetworkMode, Resources, Session, SessionEnd, SessionEndReason, SessionStatus, SizeClass};
-pub use shell::{Shell, ShellStatus};
+pub use shell::{NamedShell, Shell, ShellName, ShellNameError, ShellStatus};

@@ -85,6 +85,12 @@ pub const CONTEXT_NAME_CHARS: usize = 64;
 pub const INTERRUPT_GRACE_MS: u64 = 1_000;
 /// Shells that may run in one session.
 pub const SESSION_SHELLS: u32 = 16;
+/// Named shells that a session remembers: each may hold as much text as `NAMED_SHELL_BYTES`.
+pub const SESSION_NAMED_SHELLS: u32 = 16;
+/// Longest name of a named shell, in characters.
+pub const NAMED_SHELL_NAME_CHARS: usize = 64;
+/// Most of a named shell that is kept between two commands, in bytes: far more than variables and functions take.
+pub const NAMED_SHELL_BYTES: u64 = 256 * 1024;
 /// Deepest nesting of calls inside calls.
 pub const CALL_DEPTH: u32 = 8;
 /// Attempts of one call before it is quarantined as failed: a call that takes its worker down twice.
@@ -141,6 +147,8 @@ pub const EXCHANGE_MESSAGE_BYTES: usize = 1024 * 1024;
 pub const EXCHANGE_BACKLOG: usize = 16;
 /// Exchanges that are open on one session at the same time.
 pub const EXCHANGES_PER_SESSION: usize = 64;
+/// Calls of a session that only wait and take no slot; further ones keep theirs.
+pub const RESTING_PER_SESSION: usize = 64;
 /// Exchanges that one connection between two processes carries at the same time.
 pub const EXCHANGES_PER_CONNECTION: u32 = 1_024;
 /// How long an API process looks for the worker of a session that is starting or being taken over, in milliseconds.

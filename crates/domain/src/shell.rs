@@ -1,9 +1,12 @@
-//! A shell: a command in the background, with its own supervisor and its own log.
+//! Shells: a command in the background, with its own supervisor and its own log; and what a name keeps between commands.
+
+use std::fmt;
+use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::{CallId, SessionId, ShellId, TenantId};
+use crate::{CallId, SessionId, ShellId, TenantId, limits};
 
 /// Whether a shell's process tree lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,4 +63,57 @@ pub struct Shell {
     pub created_at: DateTime<Utc>,
     /// When it ended.
     pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// A named shell: a session's commands that go by one name run one after the other, each as the one before left off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedShell {
+    /// The session that it belongs to.
+    pub session_id: SessionId,
+    /// Its name, one of its session.
+    pub name: ShellName,
+    /// The directory where its next command begins.
+    pub cwd: String,
+    /// The call that left it as it is; `None` for one that no command has left anything in.
+    pub left_by: Option<CallId>,
+    /// The call that runs in it.
+    pub call_id: Option<CallId>,
+    /// When it was first used.
+    pub created_at: DateTime<Utc>,
+    /// When it was last left.
+    pub changed_at: DateTime<Utc>,
+}
+
+/// The name of a named shell: 1 to 64 letters, digits, `.`, `_` and `-`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ShellName(String);
+
+/// Why a text is no name of a shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be 1 to {} letters, digits, `.`, `_` and `-`", limits::NAMED_SHELL_NAME_CHARS)]
+pub struct ShellNameError;
+
+impl ShellName {
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ShellName {
+    type Err = ShellNameError;
+
+    fn from_str(text: &str) -> Result<Self, ShellNameError> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let is_name =
+            (1..=limits::NAMED_SHELL_NAME_CHARS).contains(&text.len()) && text.chars().all(is_plain);
+        if is_name { Ok(Self(text.to_owned())) } else { Err(ShellNameError) }
+    }
+}
+
+impl fmt::Display for ShellName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }

@@ -24,6 +24,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (16, "hosts", include_str!("../../../migrations/0016_hosts.sql")),
     (18, "terminals", include_str!("../../../migrations/0018_terminals.sql")),
     (26, "restore", include_str!("../../../migrations/0026_restore.sql")),
+    (28, "named shells", include_str!("../../../migrations/0028_named_shells.sql")),
     (32, "upgrades", include_str!("../../../migrations/0032_upgrades.sql")),
     (34, "erasure", include_str!("../../../migrations/0034_erasure.sql")),
 ];

@@ -21,6 +21,7 @@ fn standard() -> Vec<Box<dyn Erased>> {
         Box::new(Of(shell::kill_bash::KillBash)),
         Box::new(Of(shell::list_bash::ListBash)),
         Box::new(Of(shell::read_output::ReadOutput)),
+        Box::new(Of(shell::wait::Wait)),
         Box::new(Of(code::node_execute::NodeExecute)),
         Box::new(Of(code::python_execute::PythonExecute)),
         Box::new(Of(code::run_lint::RunLint)),

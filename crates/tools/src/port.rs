@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::event::OutputPiece;
-use domain::{CallId, CodeContext, ContextId, Shell, ShellId, StreamName};
+use domain::{CallId, CallStatus, CodeContext, ContextId, Shell, ShellId, StreamName};
 use serde_json::{Map, Value};
 
 pub use self::artifact::*;
@@ -31,6 +31,9 @@ use crate::ToolError;
 pub trait Sandbox: Send + Sync {
     /// Runs a command. Its output becomes events of the call. Returns when its whole tree is gone, or when it became a shell.
     async fn run(&self, command: Command) -> Result<CommandOutcome, ToolError>;
+
+    /// Runs a command of bash in a named shell, once every earlier call for that shell has ended. Never in the background.
+    async fn run_named(&self, named: Named, command: Command) -> Result<(CommandEnd, NamedEnd), ToolError>;
 
     /// Reads part of a regular file.
     async fn read(&self, path: &SandboxPath, offset: u64, max_bytes: u64) -> Result<FileContent, ToolError>;
@@ -117,6 +120,22 @@ pub trait Outputs: Send + Sync {
         from: u64,
         max_bytes: u64,
     ) -> Result<OutputPart, ToolError>;
+}
+
+/// Waiting, for a call that does nothing else. What is waited for is heeded together with the call's own end.
+#[async_trait]
+pub trait Waits: Send + Sync {
+    /// From here on the call only waits: its slot goes to others. A session that has as many such calls as it may keeps the slot taken.
+    fn rest(&self);
+
+    /// Time since the call was first started, by whichever worker.
+    fn elapsed(&self) -> Duration;
+
+    /// Waits for a time.
+    async fn time(&self, wait: Duration) -> Result<(), ToolError>;
+
+    /// Waits until a call of the session has ended or the time is over; its status then.
+    async fn call(&self, id: CallId, wait: Duration) -> Result<CallStatus, ToolError>;
 }
 
 /// Code to run in a context.

@@ -91,6 +91,8 @@ pub struct Context {
     pub shells: Arc<dyn port::Shells>,
     /// What calls of the session wrote.
     pub outputs: Arc<dyn port::Outputs>,
+    /// Waiting.
+    pub waits: Arc<dyn port::Waits>,
     /// The session's contexts.
     pub contexts: Arc<dyn port::Contexts>,
     /// What the session remembers of its files.

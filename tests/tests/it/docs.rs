@@ -82,6 +82,11 @@ async fn the_guide_to_code_works_as_printed() {
     Host::test(&[], async |host| run(host, "docs/guides/code.md").await).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guide_to_shells_works_as_printed() {
+    Host::test(&[], async |host| run(host, "docs/guides/shell.md").await).await;
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
     let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));

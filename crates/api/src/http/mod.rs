@@ -28,6 +28,7 @@ mod health;
 mod hosts;
 mod keys;
 mod me;
+mod named_shells;
 mod observe;
 mod output;
 mod output_lines;
@@ -100,6 +101,8 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(shell_input::send_signal))
         .routes(routes!(shell_input::resize_shell))
         .routes(routes!(attach::attach_shell))
+        .routes(routes!(named_shells::list_named_shells))
+        .routes(routes!(named_shells::get_named_shell, named_shells::delete_named_shell))
         .routes(routes!(contexts::create_context, contexts::list_contexts))
         .routes(routes!(contexts::get_context, contexts::delete_context))
         .routes(routes!(contexts::interrupt_context))

@@ -138,7 +138,10 @@ fn decide(
         checks.add("/version", FieldCode::Invalid, message);
     }
     let decision = evaluate(layers, Question { tool: tool.name, toolkit: tool.toolkit });
-    let most = tool.max_timeout_ms.min(decision.limits.timeout_ms);
+    // A tool that may take longer than anything that runs only waits, and uses nothing that policy's limit is there for.
+    let only_waits = tool.max_timeout_ms > domain::limits::TIMEOUT_MS;
+    let most =
+        if only_waits { tool.max_timeout_ms } else { tool.max_timeout_ms.min(decision.limits.timeout_ms) };
     checks.range("/timeout_ms", request.timeout_ms, 1..=most);
     let given = BACKGROUND.map(|own| request.arguments.contains_key(own));
     let mut admitted = match catalogue::admit(state, &request.tool, request.arguments) {

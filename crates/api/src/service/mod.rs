@@ -9,6 +9,7 @@ mod exchange;
 pub(crate) mod files;
 pub(crate) mod grants;
 pub(crate) mod keys;
+pub(crate) mod named_shells;
 pub(crate) mod native;
 pub(crate) mod output;
 pub(crate) mod policies;

@@ -22,6 +22,7 @@ pub mod files;
 pub mod hosts;
 pub mod keys;
 pub mod lists;
+pub mod named_shells;
 pub mod outputs;
 pub mod policies;
 pub mod problems;

@@ -114,6 +114,7 @@ const OWNERS: &[(&str, Owner)] = &[
     ("context_id", Owner::Tenant),
     ("artifact_id", Owner::Tenant),
     ("key_id", Owner::Tenant),
+    ("shell_name", Owner::Name),
     ("role", Owner::Name),
     ("tenant_id", Owner::Operators),
     ("host_id", Owner::Operators),
@@ -137,8 +138,14 @@ fn nowhere() -> BTreeMap<&'static str, String> {
     .into_iter()
     .map(|(name, prefix)| (name, format!("{prefix}_{id}")))
     .chain(
-        [("name", "bash"), ("code", "not_found"), ("file", "docs.css"), ("role", "theirs")]
-            .map(|(name, id)| (name, id.to_owned())),
+        [
+            ("name", "bash"),
+            ("code", "not_found"),
+            ("file", "docs.css"),
+            ("role", "theirs"),
+            ("shell_name", "main"),
+        ]
+        .map(|(name, id)| (name, id.to_owned())),
     )
     .collect()
 }

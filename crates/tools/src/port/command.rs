@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::Shell;
+use domain::{Shell, ShellName};
 use serde_json::{Map, Value};
 
 /// A command to run in the session's sandbox.
@@ -46,6 +46,28 @@ pub enum Program {
         /// Completed by the port with `cwd`, `env` and `null_stdin`.
         request: Map<String, Value>,
     },
+}
+
+/// A named shell to run a command in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Its name.
+    pub name: ShellName,
+    /// The command's own directory, if it gives one; else that of the shell.
+    pub cwd: Option<String>,
+    /// What it was before is to be forgotten.
+    pub restart: bool,
+}
+
+/// How a named shell is after a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedEnd {
+    /// Its working directory.
+    pub cwd: String,
+    /// No command had left anything in it before.
+    pub is_new: bool,
+    /// Why it is not as the command left it, when it is not.
+    pub lost: Option<String>,
 }
 
 /// A terminal.

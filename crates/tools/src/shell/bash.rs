@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Effect, Shell, limits};
+use domain::{Effect, Shell, ShellName, limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,9 @@ use crate::alias::{
     Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, Unit, refused, renamed, timeout,
 };
 use crate::command::{self, Ran};
-use crate::port::{Background, Captured, Command, CommandOutcome, Program, Terminal};
+use crate::port::{
+    Background, Captured, Command, CommandEnd, CommandOutcome, Named, NamedEnd, Program, Terminal,
+};
 use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path};
 
 pub(crate) struct Bash;
@@ -37,6 +39,13 @@ pub(crate) struct Input {
     env: BTreeMap<String, String>,
     /// Text for its stdin. Without it, stdin is empty (in the background: open for bash_input).
     stdin: Option<String>,
+    /// Run it in the session's shell of this name: directory, variables, functions and options are as the command before
+    /// left them. Commands of one name run one after the other. Letters, digits, `.`, `_` and `-`.
+    #[schemars(length(min = 1, max = limits::NAMED_SHELL_NAME_CHARS))]
+    shell: Option<String>,
+    /// With `shell`: forget what it was, and begin anew.
+    #[serde(default)]
+    restart: bool,
     /// Give it a terminal in the place of pipes, for programs that want one: stdout and stderr are then one stream, with
     /// control sequences.
     pty: Option<Pty>,
@@ -87,6 +96,23 @@ pub(crate) struct Output {
     ran: Ran,
     /// Set when the command goes on in the background.
     shell_id: Option<String>,
+    /// The named shell that it ran in.
+    shell: Option<RanIn>,
+    /// The named shell is not as the command left it; `shell.lost` says why and how it is.
+    shell_replaced: bool,
+}
+
+/// A named shell after a command.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RanIn {
+    /// Its name.
+    name: String,
+    /// Its working directory, where the next command begins.
+    cwd: String,
+    /// It was new with this command.
+    is_new: bool,
+    /// What is lost, and why.
+    lost: Option<String>,
 }
 
 #[async_trait]
@@ -135,15 +161,12 @@ impl Tool for Bash {
             renamed("directory", "cwd"),
             renamed("working_directory", "cwd"),
             renamed("workingDirectory", "cwd"),
-            refused(
-                "restart",
-                "each command is a process of its own; end one with `kill_bash`, or reset the session",
-            ),
         ],
         title: "Run a command",
         description: "Runs a bash command in the session's sandbox and returns stdout, stderr and the exit code. \
             Each call is a fresh process: the working directory (/workspace), variables and shell options do not \
-            carry over, files do; use `cwd`, `env`, or `cd dir && …`. There is no terminal (unless `pty` asks for \
+            carry over, files do; use `cwd`, `env`, or `cd dir && …`. With `shell: \"a name\"` they do carry over, from \
+            command to command in the shell of that name. There is no terminal (unless `pty` asks for \
             one) and nobody to answer prompts: use flags such as -y, or give `stdin`. The call ends when the command ends; its timeout is \
             `timeout_ms` of the call (default 120000, at most 600000), and everything it started is then killed. \
             For servers and long work set `background`: it returns a shell_id for bash_output, bash_input and \
@@ -172,6 +195,7 @@ impl Tool for Bash {
                 "has no meaning with `background: true`; give one of the two",
             ));
         }
+        problems.extend(check_named(input));
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
         if input.pty.as_ref().is_some_and(|pty| !pty.term.chars().all(is_plain)) {
             problems
@@ -187,8 +211,14 @@ impl Tool for Bash {
     }
 
     async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
+        let cwd = command::cwd("bash", input.cwd.as_deref())?;
+        let named = input.shell.as_deref().and_then(|name| name.parse().ok()).map(|name| Named {
+            name,
+            cwd: input.cwd.as_ref().map(|_| cwd.clone()),
+            restart: input.restart,
+        });
         let command = Command {
-            cwd: command::cwd("bash", input.cwd.as_deref())?,
+            cwd,
             background: background(&input),
             terminal: input.pty.map(|pty| Terminal { rows: pty.rows, cols: pty.cols, term: pty.term }),
             label: input.command.clone(),
@@ -196,8 +226,18 @@ impl Tool for Bash {
             env: input.env,
             stdin: input.stdin,
         };
+        if let Some(named) = named {
+            let name = named.name.clone();
+            let (end, shell) = cx.sandbox.run_named(named, command).await?;
+            return Ok(ended_in(cx, &end, &name, shell));
+        }
         Ok(match cx.sandbox.run(command).await? {
-            CommandOutcome::Ended(end) => command::ended(cx, &end).map(|ran| Output { ran, shell_id: None }),
+            CommandOutcome::Ended(end) => command::ended(cx, &end).map(|ran| Output {
+                ran,
+                shell_id: None,
+                shell: None,
+                shell_replaced: false,
+            }),
             CommandOutcome::Shell { shell, stdout, stderr } => in_background(cx, &shell, &stdout, &stderr),
         })
     }
@@ -217,6 +257,48 @@ fn background(input: &Input) -> Background {
     }
 }
 
+/// What has no meaning in a named shell, and what has none without.
+fn check_named(input: &Input) -> Vec<ArgumentProblem> {
+    let Some(name) = &input.shell else {
+        let message = "has no meaning without `shell`: each command is a process of its own; end one with `kill_bash`, or \
+            reset the session";
+        return if input.restart { vec![ArgumentProblem::new("/restart", message)] } else { Vec::new() };
+    };
+    let mut problems = Vec::new();
+    if let Err(error) = name.parse::<ShellName>() {
+        problems.push(ArgumentProblem::new("/shell", error.to_string()));
+    }
+    let foreground =
+        "has no meaning with `shell`, whose commands run one after the other; leave out one of the two";
+    for (pointer, given) in [
+        ("/background", input.background),
+        ("/background_after_ms", input.background_after_ms.is_some()),
+        ("/pty", input.pty.is_some()),
+    ] {
+        if given {
+            problems.push(ArgumentProblem::new(pointer, foreground));
+        }
+    }
+    if !input.env.is_empty() {
+        let message = "has no meaning with `shell`: `export` variables there, and they last";
+        problems.push(ArgumentProblem::new("/env", message));
+    }
+    problems
+}
+
+fn ended_in(cx: &Context, end: &CommandEnd, name: &ShellName, shell: NamedEnd) -> ToolOutput<Output> {
+    let mut output = command::ended(cx, end);
+    if let Some(lost) = &shell.lost {
+        output.output.push_str(&format!("\n[shell_replaced: the shell {name}: {lost}]"));
+    }
+    output.map(|ran| Output {
+        ran,
+        shell_id: None,
+        shell_replaced: shell.lost.is_some(),
+        shell: Some(RanIn { name: name.to_string(), cwd: shell.cwd, is_new: shell.is_new, lost: shell.lost }),
+    })
+}
+
 fn in_background(cx: &Context, shell: &Shell, stdout: &Captured, stderr: &Captured) -> ToolOutput<Output> {
     let id = shell.id;
     let (so_far, truncated) = command::text(cx, stdout, stderr, 0);
@@ -227,5 +309,6 @@ fn in_background(cx: &Context, shell: &Shell, stdout: &Captured, stderr: &Captur
         text = format!("{so_far}\n{text}");
     }
     let ran = command::written(cx, stdout, stderr);
-    ToolOutput { truncated, ..ToolOutput::new(Output { ran, shell_id: Some(id.to_string()) }, text) }
+    let output = Output { ran, shell_id: Some(id.to_string()), shell: None, shell_replaced: false };
+    ToolOutput { truncated, ..ToolOutput::new(output, text) }
 }

@@ -6,3 +6,4 @@ pub(crate) mod bash_output;
 pub(crate) mod kill_bash;
 pub(crate) mod list_bash;
 pub(crate) mod read_output;
+pub(crate) mod wait;

@@ -127,7 +127,7 @@ fn tools_are_found_by_toolkit_and_words() {
     assert_eq!(names(None, Some("SHELLSTART")), ["bash"]);
     assert_eq!(names(Some("files"), Some("write atomic")), ["write_file"]);
     assert_eq!(names(Some("none"), None), Vec::<&str>::new());
-    assert_eq!(names(None, None).len(), 24);
+    assert_eq!(names(None, None).len(), 25);
 }
 
 #[test]

@@ -33,7 +33,6 @@ const LATER: &[&str] = &[
     "governance",
     "network",
     "operation",
-    "toolkits",
 ];
 
 const KINDS: &[&str] =

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use domain::{Code, ShellStatus, StreamName};
+use domain::{CallId, CallStatus, Code, ShellStatus, StreamName};
 use serde_json::json;
-use tools::port::{Background, Captured, CommandEnd, CommandOutcome, Program};
+use tools::port::{Background, Captured, CommandEnd, CommandOutcome, NamedEnd, Program};
 use tools::{Catalog, Conclusion, ToolError};
+
+use uuid::Uuid;
 
 use crate::world::{SHELL, World, captured, exited, shell};
 
@@ -270,4 +272,63 @@ async fn a_tool_that_is_gone_fails_its_call() {
     let world = World::new();
     let error = Catalog::standard().run("gone", &world.context(1_000), json!({})).await.expect_err("gone");
     assert_eq!(error.code, Code::UnknownTool);
+}
+
+#[tokio::test]
+async fn a_named_shell_that_was_replaced_says_so() {
+    for (lost, words) in [
+        (None, None),
+        (Some("it was killed; it is as before"), Some("[shell_replaced: the shell main: it was killed")),
+    ] {
+        let world = World::new();
+        let end = NamedEnd { cwd: "/tmp".to_owned(), is_new: false, lost: lost.map(str::to_owned) };
+        world.named.lock().expect("no test panicked").push_back((exited(0, "hi\n", ""), end));
+        let arguments = json!({"command": "echo hi", "shell": "main", "cwd": "src", "restart": true});
+        let result = world.call("bash", arguments).await.expect("it ran").result;
+        assert_eq!(result.structured["shell_replaced"], lost.is_some());
+        assert_eq!(result.structured["shell"]["cwd"], "/tmp");
+        assert_eq!(result.output.contains("shell_replaced"), words.is_some());
+        assert!(words.is_none_or(|words| result.output.contains(words)), "{}", result.output);
+        let asked = world.named_runs.lock().expect("no test panicked").remove(0);
+        assert_eq!(
+            (asked.name.as_str(), asked.cwd.as_deref(), asked.restart),
+            ("main", Some("/workspace/src"), true)
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_has_no_meaning_in_a_named_shell_is_refused_all_at_once() {
+    let arguments = json!({"command": "x", "shell": "a b", "background": true, "pty": {}, "env": {"A": "1"}});
+    let Err(tools::AdmitError::Invalid(problems)) = Catalog::standard().admit("bash", arguments) else {
+        panic!("refused")
+    };
+    let mut pointers: Vec<_> = problems.iter().map(|problem| problem.pointer.as_str()).collect();
+    pointers.sort_unstable();
+    assert_eq!(pointers, ["/background", "/env", "/pty", "/shell"]);
+}
+
+#[tokio::test]
+async fn a_wait_says_what_ended_it_and_gives_its_slot_back() {
+    let world = World::new();
+    *world.elapsed.lock().expect("no test panicked") = Duration::from_secs(2);
+    // Taken over after two seconds: only the rest is waited for.
+    let result = world.call("sleep", json!({"seconds": 5})).await.expect("it waited").result;
+    assert_eq!(
+        (result.structured["ended_by"].as_str(), &result.structured["waited_ms"]),
+        (Some("time"), &json!(5_000))
+    );
+    assert_eq!(result.output, "Waited 5.0 s.");
+    let call = CallId::from_uuid(Uuid::from_u128(5));
+    world.calls.lock().expect("no test panicked").insert(call, CallStatus::Succeeded);
+    let arguments = json!({"until": {"call_id": call.to_string()}});
+    let result = world.call("wait", arguments).await.expect("it waited").result;
+    assert_eq!(
+        (&result.structured["reached"], result.structured["call_status"].as_str()),
+        (&json!(true), Some("succeeded"))
+    );
+    assert_eq!(*world.rests.lock().expect("no test panicked"), 2);
+    let own = CallId::from_uuid(Uuid::from_u128(1)).to_string();
+    let error = world.call("wait", json!({"until": {"call_id": own}})).await.expect_err("never ends");
+    assert_eq!(error.code, Code::InvalidArguments);
 }

@@ -10,15 +10,16 @@ use bytes::Bytes;
 use chrono::DateTime;
 use domain::event::OutputPiece;
 use domain::{
-    Artifact, ArtifactId, CallId, Code, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantId,
+    Artifact, ArtifactId, CallId, CallStatus, Code, SessionId, Shell, ShellId, ShellStatus, StreamName,
+    TenantId,
 };
 use sha2::{Digest, Sha256};
 use tools::port::{
     ArtifactDraft, ArtifactQuery, ArtifactRef, ArtifactSource, Artifacts, Before, Captured, Command,
     CommandEnd, CommandOutcome, ContextEnd, ContextRun, Contexts, EntryKind, Events, FileContent,
     FileRemoval, FileStat, FileWrite, FileWritten, FilesRemoved, GlobQuery, Globbed, GrepQuery, Grepped,
-    KnownFile, ListQuery, Listing, OutputPart, Outputs, Records, Sandbox, SandboxPath, ShellInput,
-    ShellOutput, Shells, Undoable, WriteMode,
+    KnownFile, ListQuery, Listing, Named, NamedEnd, OutputPart, Outputs, Records, Sandbox, SandboxPath,
+    ShellInput, ShellOutput, Shells, Undoable, Waits, WriteMode,
 };
 use tools::{Catalog, Context, Finished, ToolError};
 use uuid::Uuid;
@@ -27,6 +28,9 @@ use uuid::Uuid;
 pub struct World {
     pub commands: Mutex<Vec<Command>>,
     pub outcomes: Mutex<VecDeque<Result<CommandOutcome, ToolError>>>,
+    /// How commands in named shells end, in order, and what was asked of them.
+    pub named: Mutex<VecDeque<(CommandEnd, NamedEnd)>>,
+    pub named_runs: Mutex<Vec<Named>>,
     pub files: Mutex<HashMap<String, Vec<u8>>>,
     pub writes: Mutex<Vec<FileWrite>>,
     pub removals: Mutex<Vec<FileRemoval>>,
@@ -49,6 +53,10 @@ pub struct World {
     pub inputs: Mutex<Vec<ShellInput>>,
     pub kills: Mutex<Vec<Duration>>,
     pub waits: Mutex<Vec<(u64, Duration)>>,
+    /// How long the call has run, how often it gave its slot back, and the calls of the session.
+    pub elapsed: Mutex<Duration>,
+    pub rests: Mutex<u32>,
+    pub calls: Mutex<HashMap<CallId, CallStatus>>,
     pub artifacts: Mutex<Vec<(Artifact, Bytes)>>,
 }
 
@@ -97,6 +105,7 @@ impl World {
             sandbox: self.clone(),
             shells: self.clone(),
             outputs: self.clone(),
+            waits: self.clone(),
             contexts: self.clone(),
             records: self.clone(),
             artifacts: self.clone(),
@@ -167,6 +176,13 @@ impl Sandbox for World {
     async fn run(&self, command: Command) -> Result<CommandOutcome, ToolError> {
         self.commands.lock().unwrap().push(command);
         self.outcomes.lock().unwrap().pop_front().unwrap_or(Ok(CommandOutcome::Ended(exited(0, "", ""))))
+    }
+
+    async fn run_named(&self, named: Named, command: Command) -> Result<(CommandEnd, NamedEnd), ToolError> {
+        self.commands.lock().unwrap().push(command);
+        let prepared = self.named.lock().unwrap().pop_front();
+        self.named_runs.lock().unwrap().push(named);
+        Ok(prepared.expect("a prepared end"))
     }
 
     async fn read(&self, path: &SandboxPath, offset: u64, max_bytes: u64) -> Result<FileContent, ToolError> {
@@ -315,6 +331,28 @@ impl Records for World {
             None => known.remove(&place(path)),
         };
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Waits for World {
+    fn rest(&self) {
+        *self.rests.lock().unwrap() += 1;
+    }
+
+    fn elapsed(&self) -> Duration {
+        *self.elapsed.lock().unwrap()
+    }
+
+    async fn time(&self, wait: Duration) -> Result<(), ToolError> {
+        *self.elapsed.lock().unwrap() += wait;
+        Ok(())
+    }
+
+    async fn call(&self, id: CallId, wait: Duration) -> Result<CallStatus, ToolError> {
+        self.waits.lock().unwrap().push((0, wait));
+        let calls = self.calls.lock().unwrap();
+        calls.get(&id).copied().ok_or_else(|| missing(Code::CallNotFound))
     }
 }
 

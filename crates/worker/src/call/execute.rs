@@ -9,12 +9,14 @@ use domain::limits::KILL_GRACE_MS;
 use domain::{Call, CallResult, CallUsage};
 use futures_util::FutureExt;
 use serde_json::Map;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
 use super::keep;
 use super::outcome::{Cause, Circumstances, Execution, Report, report};
 use super::{CallLog, Consumption, RunningCall, Start};
+use crate::board::Slot;
 use crate::metrics::tool_label;
 use crate::ports::CallPorts;
 use crate::session::{NotServing, OwnedSession, Serving};
@@ -36,6 +38,8 @@ pub(crate) struct Facts {
     pub(crate) running: Arc<RunningCall>,
     pub(crate) call: Call,
     pub(crate) log: CallLog,
+    /// The slot that it takes, and what it has in its place while it only waits.
+    pub(crate) place: Place,
     pub(crate) how: Start,
     /// When the agent is to end what the call runs.
     pub(crate) deadline: Instant,
@@ -48,13 +52,36 @@ pub(crate) struct Facts {
     pub(crate) partial: Mutex<Option<CallResult>>,
 }
 
+/// What a call takes of its session's room.
+pub(crate) struct Place(Mutex<Held>);
+
+#[expect(dead_code, reason = "held until it is dropped")]
+enum Held {
+    Slot(Slot),
+    Resting(OwnedSemaphorePermit),
+}
+
+impl Place {
+    /// The call only waits from here on: its slot goes to others, if the session has room for one more that waits.
+    pub(crate) fn rest(&self, session: &OwnedSession) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*held, Held::Slot(_))
+            && let Ok(permit) = Arc::clone(&session.resting).try_acquire_owned()
+        {
+            *held = Held::Resting(permit);
+        }
+    }
+}
+
 impl Facts {
+    #[expect(clippy::too_many_arguments, reason = "each is another thing")]
     pub(crate) fn new(
         tenure: &Arc<Tenure>,
         session: &Arc<OwnedSession>,
         running: &Arc<RunningCall>,
         call: Call,
         how: Start,
+        slot: Slot,
         log: CallLog,
     ) -> Self {
         let timeout = Duration::from_millis(call.timeout_ms);
@@ -76,6 +103,7 @@ impl Facts {
             partial: Mutex::default(),
             call,
             log,
+            place: Place(Mutex::new(Held::Slot(slot))),
             how,
         }
     }
@@ -154,6 +182,7 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         sandbox: ports.clone(),
         shells: ports.clone(),
         outputs: ports.clone(),
+        waits: ports.clone(),
         contexts: ports.clone(),
         records: ports.clone(),
         artifacts: ports.clone(),

@@ -113,11 +113,11 @@ pub(crate) fn start(tenure: &Arc<Tenure>, call: Call, slot: Slot, how: Start) {
     let tenure_of_task = Arc::clone(tenure);
     let task = async move {
         let tenure = tenure_of_task;
-        let facts = Arc::new(Facts::new(&tenure, &session, &running, call, how, CallLog::new(fence)));
+        let facts = Arc::new(Facts::new(&tenure, &session, &running, call, how, slot, CallLog::new(fence)));
         run(&facts).await;
         tenure.remove_call(running.id);
         running.over.cancel();
-        drop(slot);
+        drop(facts);
     };
     tenure.spawn(task.instrument(span));
 }

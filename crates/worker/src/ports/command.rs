@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tools::ToolError;
 use tools::port::{
     Background, Captured, Command, CommandEnd, CommandOutcome, FileContent, FileRemoval, FileWrite,
-    FileWritten, FilesRemoved, GlobQuery, Globbed, GrepQuery, Grepped, ListQuery, Listing, Program, Sandbox,
-    SandboxPath,
+    FileWritten, FilesRemoved, GlobQuery, Globbed, GrepQuery, Grepped, ListQuery, Listing, Named, NamedEnd,
+    Program, Sandbox, SandboxPath,
 };
 
 use super::background::shell_of;
@@ -46,6 +46,10 @@ impl Sandbox for CallPorts {
                 self.in_foreground(key, spec, &command, Some((wait, shell_timeout))).await
             }
         }
+    }
+
+    async fn run_named(&self, named: Named, command: Command) -> Result<(CommandEnd, NamedEnd), ToolError> {
+        self.run_in_named_shell(named, command).await
     }
 
     async fn read(&self, path: &SandboxPath, offset: u64, max_bytes: u64) -> Result<FileContent, ToolError> {
@@ -136,7 +140,7 @@ impl CallPorts {
         self.runs == 0 && matches!(self.facts.how, Start::Resumed { .. })
     }
 
-    async fn in_foreground(
+    pub(super) async fn in_foreground(
         &self,
         key: OperationKey,
         spec: ExecSpec,

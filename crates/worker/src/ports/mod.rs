@@ -14,12 +14,14 @@ pub(crate) mod contexts;
 pub(crate) mod errors;
 mod files;
 mod foreground;
+mod named;
 mod outputs;
 mod records;
 pub(crate) mod resume;
 mod search;
 mod shells;
 pub(crate) mod signal;
+mod waits;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

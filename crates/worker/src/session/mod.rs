@@ -8,9 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::limits::EXCHANGES_PER_SESSION;
+use domain::limits::{EXCHANGES_PER_SESSION, RESTING_PER_SESSION};
 use domain::policy::EffectiveLimits;
-use domain::{ContextId, Session, SessionId, ShellId, TenantId};
+use domain::{ContextId, Session, SessionId, ShellId, ShellName, TenantId};
 use sandbox::Sandbox;
 use serde_json::{Map, Value};
 use store::{SessionFence, SessionWish};
@@ -74,7 +74,11 @@ pub(crate) struct OwnedSession {
     shells: Mutex<HashMap<ShellId, Arc<RunningShell>>>,
     /// Room for exchanges with API processes.
     pub(crate) exchanges: Arc<Semaphore>,
+    /// Room for calls that only wait.
+    pub(crate) resting: Arc<Semaphore>,
     contexts: Mutex<Contexts>,
+    /// Held by the call that runs in a named shell.
+    named: Mutex<HashMap<ShellName, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// What goes on in the session's contexts.
@@ -104,7 +108,9 @@ impl OwnedSession {
             last_gone: Mutex::default(),
             shells: Mutex::default(),
             exchanges: Arc::new(Semaphore::new(EXCHANGES_PER_SESSION)),
+            resting: Arc::new(Semaphore::new(RESTING_PER_SESSION)),
             contexts: Mutex::default(),
+            named: Mutex::default(),
             row,
         }))
     }
@@ -197,6 +203,13 @@ impl OwnedSession {
     /// Held by the one call that may run in a context.
     pub(crate) fn context_lock(&self, id: ContextId) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(self.contexts().turns.entry(id).or_default())
+    }
+
+    /// Held by the one call that may run in a named shell. Names whose lock nobody holds are let go.
+    pub(crate) fn named_lock(&self, name: &ShellName) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        Arc::clone(locks.entry(name.clone()).or_default())
     }
 
     /// A wish for a context is taken up; false when one is already.
