@@ -196,15 +196,21 @@ async fn a_named_shell_outlives_its_worker_and_its_sandbox() {
         host.processes.last_mut().context("a worker")?.signal(nix::sys::signal::Signal::SIGKILL);
         host.set("worker.end_sessions_at_exit", "true");
         host.worker()?;
-        client.bash(&session, "touch /tmp/go").await?;
+        client.bash(&session, "touch /tmp/go /tmp/of-the-first").await?;
         let ended = client.ended(&call).await?;
         ensure!(ended["status"] == "succeeded" && ended["result"]["structured"]["shell_replaced"] == false, "{ended:#}");
         // It was in line before the worker died, and is after it.
         let after = client.ended(&next).await?;
         ensure!(after["result"]["structured"]["stdout"] == "12\n/tmp\n", "{after:#}");
         for container in tests::engine::containers(&host.installation)? {
-            tests::engine::docker(&["kill", &container])?;
+            // Those that waited for a session of the dead worker may be on their way out already.
+            let _ = tests::engine::docker(&["kill", &container]);
         }
+        tests::wait::until("the sandbox is another one", async || {
+            let call = client.bash(&session, "[[ ! -e /tmp/of-the-first ]]").await?;
+            Ok(call["status"] == "succeeded" && call["result"]["exit_code"] == 0)
+        })
+        .await?;
         let after = named(client, &session, "main", "echo $KEPT$RAN; pwd").await?;
         ensure!(after["stdout"] == "12\n/tmp\n", "{after:#}");
         client.post(&format!("/v1/sessions/{session}/reset"), &json!({})).await?;
