@@ -126,6 +126,7 @@ pub struct Erasure {
 }
 
 /// What became of the wish to erase a tenant.
+#[expect(clippy::large_enum_variant, reason = "made once a request and moved out of at once")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum ErasureAnswer {
     /// It is under way, or done.
