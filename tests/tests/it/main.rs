@@ -31,5 +31,5 @@ mod submitting;
 mod telemetry;
 mod tls;
 mod tools;
-mod waits;
 mod upgrades;
+mod waits;
