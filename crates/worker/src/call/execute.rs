@@ -74,7 +74,6 @@ impl Place {
 }
 
 impl Facts {
-    #[expect(clippy::too_many_arguments, reason = "each is another thing")]
     pub(crate) fn new(
         tenure: &Arc<Tenure>,
         session: &Arc<OwnedSession>,

@@ -247,8 +247,8 @@ mod size_tests {
 
     #[test]
     fn sizes_of_the_engine_are_read() {
-        assert_eq!(mib("3.5MiB").unwrap(), 3.5);
-        assert_eq!(mib("512KiB").unwrap(), 0.5);
+        assert_eq!(mib("3.5MiB").expect("a size"), 3.5);
+        assert_eq!(mib("512KiB").expect("a size"), 0.5);
         assert!(mib("12").is_err() && mib("1XB").is_err());
     }
 }

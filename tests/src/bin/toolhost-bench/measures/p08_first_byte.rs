@@ -118,7 +118,7 @@ mod time_tests {
     #[test]
     fn the_time_is_read_from_an_event() {
         let text = r#"{"stream":"stdout","text":"at 1700000000.000250\n"}"#;
-        assert_eq!(written_at(text).unwrap(), Duration::new(1_700_000_000, 250_000));
+        assert_eq!(written_at(text).expect("a time"), Duration::new(1_700_000_000, 250_000));
         assert!(written_at("{}").is_err());
     }
 }
