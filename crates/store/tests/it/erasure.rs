@@ -59,7 +59,7 @@ async fn life(store: &Store, mark: &str) -> Result<TenantContext> {
     let mut new = new_session(Some(worker));
     (new.env, new.metadata) = (labels.clone(), labels.clone());
     let limits = EffectiveLimits::default();
-    let key = Idempotency::of("POST sessions", &format!("{mark}-idempotency"), &json!({}));
+    let key = Idempotency::of("POST sessions", format!("{mark}-idempotency"), &json!({}));
     let CreatedSession::Created(session) = store.create_session(&context, new, &limits, Some(key)).await?
     else {
         bail!("a session is created")
@@ -214,8 +214,8 @@ async fn begin(store: &Store, tenant: TenantId, name: &str) -> Result<Erasure> {
 async fn an_erased_tenant_leaves_no_trace_of_what_it_said() -> Result<()> {
     let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
     let store = store_on(&database, folder.path()).await?;
-    let neighbour = life(&store, "neighbour").await?;
-    let context = life(&store, MARK).await?;
+    let neighbour = Box::pin(life(&store, "neighbour")).await?;
+    let context = Box::pin(life(&store, MARK)).await?;
     let (id, operator) = (context.tenant_id(), operator());
     settle(&store).await?;
     let everywhere: BTreeSet<_> =
@@ -303,7 +303,7 @@ async fn an_erased_tenant_leaves_no_trace_of_what_it_said() -> Result<()> {
 async fn an_erased_trail_shows_whoever_touches_what_it_keeps() -> Result<()> {
     let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
     let store = store_on(&database, folder.path()).await?;
-    let id = life(&store, MARK).await?.tenant_id();
+    let id = Box::pin(life(&store, MARK)).await?.tenant_id();
     settle(&store).await?;
     let checkpoint = store.verify_audit(Some(id), None).await?.head.context("a head")?;
     let mut superuser = database.superuser().await?;
@@ -367,7 +367,7 @@ async fn an_erased_trail_shows_whoever_touches_what_it_keeps() -> Result<()> {
 async fn an_erasure_that_is_cut_off_anywhere_goes_on_and_counts_exactly() -> Result<()> {
     let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
     let store = store_on(&database, folder.path()).await?;
-    let id = life(&store, MARK).await?.tenant_id();
+    let id = Box::pin(life(&store, MARK)).await?.tenant_id();
     begin(&store, id, &marked("name")).await?;
     let mut rounds = 0;
     let done = loop {
@@ -440,8 +440,8 @@ fn rows<'a>(lines: &'a [Value], table: &str) -> Vec<&'a Value> {
 async fn an_export_has_everything_of_a_tenant_and_nothing_of_others() -> Result<()> {
     let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
     let store = store_on(&database, folder.path()).await?;
-    let neighbour = life(&store, "neighbour").await?;
-    let context = life(&store, MARK).await?;
+    let neighbour = Box::pin(life(&store, "neighbour")).await?;
+    let context = Box::pin(life(&store, MARK)).await?;
     settle(&store).await?;
     let lines = read(store.export_tenant(&operator(), context.tenant_id(), None).await?).await?;
     let all = lines.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
@@ -533,7 +533,7 @@ fn volatile(line: &Value) -> bool {
 async fn an_export_is_of_one_moment() -> Result<()> {
     let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
     let store = store_on(&database, folder.path()).await?;
-    let context = life(&store, MARK).await?;
+    let context = Box::pin(life(&store, MARK)).await?;
     let mut export = store.export_tenant(&operator(), context.tenant_id(), None).await?;
     let first = export.next().await.context("a page")??;
     ensure!(first.starts_with(b"{\"export\""));
