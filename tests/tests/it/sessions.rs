@@ -121,7 +121,7 @@ async fn a_container_removed_behind_our_back_is_made_again_with_the_files() {
         let running = client.submit(&session, "bash", json!({"command": "echo begun; sleep 4248"})).await?;
         Follower::new(&client, &running).until(|event| event.event == "call.output").await?;
         let container = only_container(host)?;
-        engine::docker(&["rm", "-f", &container])?;
+        engine::docker(&["rm", "-f", "-v", &container])?;
         let call = client.ended(&running).await?;
         ensure!(call["status"] == "lost" && call["ended"]["reason"] == "lost", "{call:#}");
         ensure!(call.to_string().contains("container_gone"), "{call:#}");

@@ -276,6 +276,7 @@ async fn the_catalogue_describes_them_in_every_dialect() {
             "save_artifact",
             "str_replace_editor",
             "undo_edit",
+            "wait",
             "write_file",
         ];
         ensure!(names == all, "{names:?}");

@@ -132,7 +132,8 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         if self.image.is_some() {
-            let removed = Command::new("docker").args(["rm", "-f", &container_name(&self.folder)]).output();
+            let removed =
+                Command::new("docker").args(["rm", "-f", "-v", &container_name(&self.folder)]).output();
             removed.expect("removes");
         }
         let _ = self.process.kill();

@@ -25,7 +25,7 @@ async fn a_container_removed_behind_our_back_is_noticed() {
     let agent = sandbox.agent().clone();
     let mut sleeping = agent.exec(shell("sleep", "echo started; sleep 60")).await.unwrap();
     while !matches!(sleeping.next().await.unwrap(), Some(ExecEvent::Output(_))) {}
-    docker(&["rm", "-f", sandbox.container_id()]).unwrap();
+    docker(&["rm", "-f", "-v", sandbox.container_id()]).unwrap();
     let gone = gone(&sandbox, Duration::from_secs(5)).await;
     assert_eq!(gone.reason, GoneReason::ContainerGone, "{gone:?}");
     let end = loop {
@@ -219,7 +219,7 @@ async fn an_engine_that_hangs_or_goes_away_does_not_touch_what_runs() {
     until("the other is removed", Duration::from_secs(15), || rig.ledger.live_rows() == 1).await;
 
     // The engine's events are heard again.
-    docker(&["rm", "-f", another.container_id()]).unwrap();
+    docker(&["rm", "-f", "-v", another.container_id()]).unwrap();
     assert_eq!(gone(&another, Duration::from_secs(5)).await.reason, GoneReason::ContainerGone);
     worker.release(&another, WorkspaceFate::Remove);
     rig.finish(&[&worker]).await;
