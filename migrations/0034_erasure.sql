@@ -26,6 +26,8 @@ CREATE TABLE audit_erasures (
     digest bytea NOT NULL,
     key_id text NOT NULL,
     signature bytea NOT NULL,
+    -- What was wrong with the trail when the digest was signed: afterwards nobody could tell.
+    findings bigint NOT NULL,
     -- How far the rows behind the links are without content.
     emptied bigint NOT NULL DEFAULT 0,
     CONSTRAINT audit_erasures_digest_length CHECK (octet_length(digest) = 32 AND octet_length(signature) = 32),
@@ -64,7 +66,7 @@ CREATE TRIGGER audit_log_is_append_only BEFORE DELETE OR TRUNCATE ON audit_log
 CREATE TRIGGER audit_log_is_only_emptied BEFORE UPDATE ON audit_log
     FOR EACH ROW EXECUTE FUNCTION audit_log_is_only_emptied();
 
--- Whoever is being erased gets no new credentials, and does not come back.
+-- Whoever is being erased gets no new credentials and no new sessions, and does not come back.
 CREATE FUNCTION tenant_is_not_erased() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
@@ -83,4 +85,5 @@ REVOKE CREATE ON SCHEMA public FROM toolhost_system;
 CREATE TRIGGER tenant_is_not_erased BEFORE UPDATE OF status ON tenants
     FOR EACH ROW WHEN (NEW.status <> 'suspended') EXECUTE FUNCTION tenant_is_not_erased();
 CREATE TRIGGER tenant_is_not_erased BEFORE INSERT ON api_keys FOR EACH ROW EXECUTE FUNCTION tenant_is_not_erased();
+CREATE TRIGGER tenant_is_not_erased BEFORE INSERT ON sessions FOR EACH ROW EXECUTE FUNCTION tenant_is_not_erased();
 CREATE TRIGGER tenant_is_not_erased BEFORE INSERT OR UPDATE ON roles FOR EACH ROW EXECUTE FUNCTION tenant_is_not_erased();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use store::{SchemaFit, Store};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -64,8 +65,13 @@ impl ReadinessCheck {
 #[derive(Clone)]
 pub struct Readiness {
     checks: Arc<[ReadinessCheck]>,
+    /// Anybody may ask, and each question costs the database a few statements.
+    turns: Arc<Semaphore>,
     shutdown: CancellationToken,
 }
+
+/// Questions that are being answered at the same time; others wait.
+const TURNS: usize = 2;
 
 impl std::fmt::Debug for Readiness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -94,11 +100,13 @@ impl Readiness {
                 }
             }
         });
-        Self { checks: [database, migrations].into_iter().chain(others).collect(), shutdown }
+        let checks = [database, migrations].into_iter().chain(others).collect();
+        Self { checks, turns: Arc::new(Semaphore::new(TURNS)), shutdown }
     }
 
     /// Each check's outcome, all asked at once: `ok`, `newer` for migrations, or `failed`.
     pub(crate) async fn outcomes(&self) -> BTreeMap<&'static str, &'static str> {
+        let _turn = self.turns.acquire().await;
         let asked = self.checks.iter().map(async |check| (check.name, check.outcome().await));
         let mut outcomes: BTreeMap<_, _> = futures_util::future::join_all(asked).await.into_iter().collect();
         outcomes.insert("shutdown", if self.shutdown.is_cancelled() { "failed" } else { "ok" });

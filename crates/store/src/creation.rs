@@ -10,11 +10,11 @@ use uuid::Uuid;
 
 use crate::bus::Hint;
 use crate::db::{Conn, unknown_word};
-use crate::error::translate;
+use crate::error::{constraint, translate};
 use crate::idempotency::{Seen, seen};
 use crate::json::{sanitised, storable, storable_text};
 use crate::sessions::{narrow, session, session_by_id, session_columns};
-use crate::{AuditRow, Idempotency, Result, Store};
+use crate::{AuditRow, Idempotency, Result, Store, StoreError};
 
 /// A session to be created. Everything is checked by the caller but what needs the database.
 #[derive(Debug, Clone)]
@@ -195,7 +195,7 @@ pub(crate) async fn insert_session(
         storable_text(CREATE, "image or runtime", text)?;
     }
     let row = conn
-        .one(
+        .try_one(
             sqlx::query(concat!(
                 "WITH quota AS (
                      SELECT count(*) AS in_use FROM sessions WHERE tenant_id = $2 AND status <> 'ended'
@@ -248,7 +248,13 @@ pub(crate) async fn insert_session(
             .bind(id.to_string())
             .bind(host.map(HostId::uuid)),
         )
-        .await?;
+        .await?
+        .map_err(|error| match constraint(&error) {
+            Some("tenant_is_not_erased") => {
+                StoreError::Conflict { operation: CREATE, message: "the tenant is being erased, or was" }
+            }
+            _ => translate(CREATE, error),
+        })?;
     let made = row.try_get::<Option<Uuid>, _>("id").map_err(|error| translate(CREATE, error))?;
     if made.is_some() {
         return session(&row).map(Ok).map_err(|error| translate(CREATE, error));

@@ -10,7 +10,7 @@
 //! * *Pages.* Each table is read by its key, some rows at a time, and a checkpoint follows each page. An export that was cut off goes on
 //!   behind its last checkpoint, on a new snapshot. Events and output, which have no index of tenants, follow their calls.
 //! * *Bytes* are base64. The content of artifacts comes last, from the object store, in pieces.
-//! * Values of environment variables are left out, as they may be secrets of others; their names stay.
+//! * Values of environment variables of sessions and contexts are left out, as they may be secrets of others; their names stay.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -376,13 +376,14 @@ impl Store {
         }
     }
 
-    /// Forgets what ended sessions knew of their files. Returns how many rows.
+    /// Forgets what ended sessions knew of their files, and what their named shells were. Returns how many rows.
     pub async fn prune_files(&self) -> Result<u64> {
         let mut conn = self.db().system("prune files").await?;
         let mut pruned = 0;
         for statement in [
             "DELETE FROM file_reads r USING sessions s WHERE s.id = r.session_id AND s.status = 'ended'",
             "DELETE FROM file_versions v USING sessions s WHERE s.id = v.session_id AND s.status = 'ended'",
+            "DELETE FROM named_shells n USING sessions s WHERE s.id = n.session_id AND s.status = 'ended'",
         ] {
             pruned += conn.execute(sqlx::query(statement)).await?;
         }

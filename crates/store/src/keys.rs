@@ -207,7 +207,7 @@ impl Store {
             return Err(StoreError::Conflict { operation: ROTATE, message });
         }
         let row = conn
-            .one(
+            .try_one(
                 sqlx::query(concat!(
                     "INSERT INTO api_keys (id, tenant_id, name, secret_hash, scopes, role, policy, expires_at)
                      SELECT $2, k.tenant_id, k.name, $3, k.scopes, k.role, k.policy, least(coalesce($4, k.expires_at), $5)
@@ -221,7 +221,8 @@ impl Store {
                 .bind(rotation.expires_at)
                 .bind(rotation.latest),
             )
-            .await?;
+            .await?
+            .map_err(refusal)?;
         conn.execute(
             sqlx::query(
                 "UPDATE api_keys SET rotated_to = $2, expires_at = least(expires_at, $3) WHERE id = $1",

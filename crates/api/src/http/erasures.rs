@@ -25,7 +25,7 @@ impl Input for EraseTenant {
 /// Export a tenant
 ///
 /// Everything of the tenant, one JSON object a line, as it was at one moment: rows of each table (`{"table", "row"}`), the content of artifacts
-/// last, in pieces of base64. No secrets: neither hashes of keys nor values of environment variables. It begins with `export` and ends with `end`,
+/// last, in pieces of base64. No secrets: neither hashes of keys nor values of the environment variables of sessions and contexts (arguments of calls are there as they were given). It begins with `export` and ends with `end`,
 /// which counts the rows; without that line it is not whole, and goes on with `?after=` behind its last `checkpoint`.
 #[utoipa::path(get, path = "/v1/admin/tenants/{tenant_id}/export", tag = "admin", security(("bearer" = ["operator"])),
     params(

@@ -233,13 +233,15 @@ fn too_large() -> Problem {
 fn bounded(
     pieces: impl Stream<Item = Result<Bytes, Problem>> + Send,
 ) -> impl Stream<Item = Result<Bytes, Problem>> + Send {
-    pieces.scan(0, |sum, piece| {
+    let bounded = pieces.scan(0, |sum, piece| {
         let piece = piece.and_then(|piece| {
             *sum += piece.len() as u64;
             if *sum > UPLOAD_BYTES { Err(too_large()) } else { Ok(piece) }
         });
         std::future::ready(Some(piece))
-    })
+    });
+    // Whoever reads over what a refused client still sends may ask once more behind the end.
+    bounded.fuse()
 }
 
 async fn answer<T: DeserializeOwned>(from: &mut mpsc::Receiver<Item>) -> Result<T, Problem> {
@@ -313,4 +315,22 @@ fn rest(first: Option<Piece>, duplex: Duplex) -> Answer {
         }
     });
     pieces.boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_ended_may_be_asked_once_more() {
+        let pieces =
+            stream::unfold(
+                Some(()),
+                |left| async move { left.map(|()| (Ok(Bytes::from_static(b"x")), None)) },
+            );
+        let mut pieces = pin!(bounded(pieces));
+        assert!(pieces.next().await.is_some());
+        assert!(pieces.next().await.is_none());
+        assert!(pieces.next().await.is_none());
+    }
 }

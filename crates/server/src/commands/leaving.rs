@@ -158,6 +158,8 @@ pub(super) async fn verify(store: &Store, path: &Path) -> Result<()> {
         "the receipt is not signed by a key of this installation, or was changed"
     );
     let report = store.verify_audit(Some(receipt.tenant_id), None).await?;
+    let is_there = store.is_trail_of(&receipt).await? && report.links >= receipt.trail_links;
+    ensure!(is_there, "the audit trail of {} is not the one that the receipt speaks of", receipt.tenant_id);
     ensure!(report.findings.is_empty(), "the audit trail of {} is not as it was kept", receipt.tenant_id);
     print(&format!("{}\tok\terased {}\n", receipt.tenant_id, receipt.erased_at.to_rfc3339()))
 }

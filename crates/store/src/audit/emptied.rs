@@ -7,7 +7,8 @@
 //!   row is emptied: a trail that is emptied half way, by a process that was killed, is as good as a whole one.
 //! * Whoever has the database can then empty rows that the digest covers, and nothing more; that is what was asked for. Rows behind
 //!   the last link of the digest are checked as ever.
-//! * The chain is verified before its digest is signed, and the receipt says what was found: an erasure must not hide a tampering.
+//! * The chain is verified once, before its digest is signed, and the digest's row keeps what was found, under the signature too: an erasure
+//!   must not hide a tampering.
 
 use domain::TenantId;
 use sha2::{Digest as _, Sha256};
@@ -35,13 +36,16 @@ pub(super) struct Emptied {
     /// Its last link.
     pub(super) seq: i64,
     pub(super) digest: Hash,
+    /// What was wrong with the chain before rows lost their content.
+    pub(super) findings: i64,
     pub(super) key_id: String,
     pub(super) signature: Hash,
 }
 
 impl Emptied {
     fn text(&self) -> Vec<u8> {
-        [self.chain.as_bytes().as_slice(), &self.seq.to_be_bytes(), &self.digest].concat()
+        let numbers = (self.seq.to_be_bytes(), self.findings.to_be_bytes());
+        [self.chain.as_bytes().as_slice(), &numbers.0, &self.digest, &numbers.1].concat()
     }
 
     pub(super) fn is_signed(&self, keys: &AuditKeys) -> bool {
@@ -91,6 +95,14 @@ pub(crate) struct EmptiedTrail {
     pub(crate) links: u64,
     /// Their digest.
     pub(crate) digest: [u8; 32],
+    /// What was wrong with them before.
+    pub(crate) findings: u64,
+}
+
+impl From<&Emptied> for EmptiedTrail {
+    fn from(emptied: &Emptied) -> Self {
+        Self { links: unsigned(emptied.seq), digest: emptied.digest, findings: unsigned(emptied.findings) }
+    }
 }
 
 impl Store {
@@ -105,6 +117,11 @@ impl Store {
         let head = heads(&mut conn, operation, Some(vec![chain])).await?.pop();
         let before = emptied(&mut conn, operation, chain).await?;
         conn.end().await?;
+        if before.as_ref().is_some_and(|before| !before.is_signed(self.audit_keys())) {
+            let source =
+                "the digest of the tenant's emptied audit trail is not signed by a key of ours".into();
+            return Err(StoreError::Internal { operation, source });
+        }
         let to = match &head {
             Some(head) if !self.audit_keys().signed(head) => {
                 let source = "the head of the tenant's audit trail is not signed by a key of ours".into();
@@ -113,22 +130,38 @@ impl Store {
             Some(head) => head.sequence,
             None => 0,
         };
-        if let Some(before) = before.filter(|before| before.seq >= to) {
-            return Ok(EmptiedTrail { links: unsigned(before.seq), digest: before.digest });
+        if let Some(before) = before.as_ref().filter(|before| before.seq >= to) {
+            return Ok(before.into());
         }
+        let report = self.verify_audit(Some(tenant), None).await?;
+        let found = i64::try_from(report.findings.len() as u64 + report.more).unwrap_or(i64::MAX);
+        let findings = before.map_or(found, |before| found.max(before.findings));
         let digest = self.digest(operation, chain, to).await?;
-        let mut signed = Emptied { chain, seq: to, digest, key_id: String::new(), signature: digest };
+        let mut signed =
+            Emptied { chain, seq: to, digest, findings, key_id: String::new(), signature: digest };
         (signed.key_id, signed.signature) = self.audit_keys().sign_text(PURPOSE, &signed.text());
         let mut conn = self.db().system(operation).await?;
         let statement = sqlx::query(
-            "INSERT INTO audit_erasures (chain, seq, digest, key_id, signature) VALUES ($1, $2, $3, $4, $5)
+            "INSERT INTO audit_erasures (chain, seq, digest, key_id, signature, findings) VALUES ($1, $2, $3, $4, $5, $6)
              ON CONFLICT (chain) DO UPDATE SET seq = excluded.seq, digest = excluded.digest, key_id = excluded.key_id,
-                 signature = excluded.signature WHERE audit_erasures.seq < excluded.seq",
+                 signature = excluded.signature, findings = excluded.findings WHERE audit_erasures.seq < excluded.seq",
         );
         let statement = statement.bind(chain).bind(to).bind(digest.to_vec()).bind(&signed.key_id);
-        conn.execute(statement.bind(signed.signature.to_vec())).await?;
+        conn.execute(statement.bind(signed.signature.to_vec()).bind(findings)).await?;
         conn.end().await?;
-        Ok(EmptiedTrail { links: unsigned(to), digest })
+        Ok((&signed).into())
+    }
+
+    /// What the trail of an erased tenant is to be, as it was signed. `None` when there is nothing, or nothing that is signed.
+    pub(crate) async fn emptied_trail(
+        &self,
+        operation: &'static str,
+        tenant: TenantId,
+    ) -> Result<Option<EmptiedTrail>> {
+        let mut conn = self.db().system(operation).await?;
+        let emptied = emptied(&mut conn, operation, chain_of(Some(tenant))).await?;
+        conn.end().await?;
+        Ok(emptied.filter(|emptied| emptied.is_signed(self.audit_keys())).as_ref().map(EmptiedTrail::from))
     }
 
     async fn digest(&self, operation: &'static str, chain: Uuid, to: i64) -> Result<Hash> {
@@ -195,13 +228,15 @@ pub(super) async fn emptied(
     operation: &'static str,
     chain: Uuid,
 ) -> Result<Option<Emptied>> {
-    let statement = sqlx::query("SELECT seq, digest, key_id, signature FROM audit_erasures WHERE chain = $1");
+    let statement =
+        sqlx::query("SELECT seq, digest, findings, key_id, signature FROM audit_erasures WHERE chain = $1");
     let row = conn.optional(statement.bind(chain)).await?;
     let emptied = row.as_ref().map(|row| {
         Ok(Emptied {
             chain,
             seq: row.try_get("seq")?,
             digest: bytes32(row, "digest")?,
+            findings: row.try_get("findings")?,
             key_id: row.try_get("key_id")?,
             signature: bytes32(row, "signature")?,
         })

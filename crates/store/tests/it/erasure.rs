@@ -300,6 +300,37 @@ async fn an_erased_tenant_leaves_no_trace_of_what_it_said() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_receipt_tells_of_a_tampering_from_before_and_no_session_is_made_any_more() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let context = Box::pin(life(&store, MARK)).await?;
+    let id = context.tenant_id();
+    settle(&store).await?;
+    let mut superuser = database.superuser().await?;
+    superuser.execute("SET session_replication_role = replica").await?;
+    let change = format!(
+        "UPDATE audit_log SET allowed = NOT allowed WHERE id = (SELECT min(id) FROM audit_log WHERE tenant_id = '{}')",
+        id.uuid()
+    );
+    superuser.execute(AssertSqlSafe(change)).await?;
+    superuser.execute("SET session_replication_role = origin").await?;
+    begin(&store, id, &marked("name")).await?;
+    let late = store.create_session(&context, new_session(None), &EffectiveLimits::default(), None).await;
+    ensure!(matches!(late, Err(StoreError::Conflict { .. })), "{late:?}");
+    let receipt = erase(&store, &operator(), id).await?.receipt.context("a receipt")?;
+    ensure!(receipt.trail_findings >= 1, "{receipt:?}");
+    ensure!(store.is_our_receipt(&receipt) && store.is_trail_of(&receipt).await?);
+    // A trail that is gone altogether is not the one that was kept.
+    superuser.execute("SET session_replication_role = replica").await?;
+    for table in ["audit_erasures", "audit_heads", "audit_chain"] {
+        let gone = format!("DELETE FROM {table} WHERE chain = '{}'", id.uuid());
+        superuser.execute(AssertSqlSafe(gone)).await?;
+    }
+    ensure!(store.is_our_receipt(&receipt) && !store.is_trail_of(&receipt).await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_erased_trail_shows_whoever_touches_what_it_keeps() -> Result<()> {
     let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
     let store = store_on(&database, folder.path()).await?;

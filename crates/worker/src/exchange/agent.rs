@@ -85,15 +85,23 @@ impl Exchange {
     }
 
     /// Asks what may be asked twice, again while the link is being made anew. That the sandbox goes away is noticed elsewhere.
-    pub(super) async fn ask_safely<T, F>(&self, mut verb: impl FnMut() -> F) -> Result<T, ExchangeError>
+    pub(super) async fn ask_safely<T, F>(&self, verb: impl FnMut() -> F) -> Result<T, ExchangeError>
     where
         F: Future<Output = Result<T, LinkError>>,
     {
-        loop {
-            match verb().await {
-                Err(LinkError::Disconnected | LinkError::Timeout { .. }) => sleep(RELINK).await,
-                other => return other.map_err(of_link),
-            }
+        ask_safely(verb).await
+    }
+}
+
+/// See [`Exchange::ask_safely`].
+pub(super) async fn ask_safely<T, F>(mut verb: impl FnMut() -> F) -> Result<T, ExchangeError>
+where
+    F: Future<Output = Result<T, LinkError>>,
+{
+    loop {
+        match verb().await {
+            Err(LinkError::Disconnected | LinkError::Timeout { .. }) => sleep(RELINK).await,
+            other => return other.map_err(of_link),
         }
     }
 }

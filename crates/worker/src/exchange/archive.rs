@@ -18,13 +18,18 @@ use sandbox::protocol::{ListRequest, Listing, WriteMode, WriteRequest};
 use serde_json::Value;
 
 use super::Exchange;
-use super::agent::{Keys, of_link};
+use super::agent::{Keys, ask_safely, of_link};
 use super::files::{kind, stale, version};
 use super::incoming::{Incoming, malformed};
 use super::tar::{self, BLOCK, EXTENDED_BYTES, Header, Kind};
 
 /// Names of entries left out that are told.
 const SKIPPED_TOLD: usize = 100;
+/// Longest name of an entry, and most directories in it: what the agent takes.
+const NAME_BYTES: usize = 4_095;
+const NAME_PARTS: usize = 256;
+/// Bytes of names of directories that wait to be made.
+const EMPTY_BYTES: usize = 1024 * 1024;
 /// Characters of a name that are told.
 const NAME_TOLD: usize = 200;
 /// Extended headers of one entry: a long name, a long target, records for it and for all.
@@ -105,18 +110,15 @@ impl Exchange {
             directory: directory.clone(),
             done: Unpacked::default(),
             empty: BTreeSet::new(),
+            empty_bytes: 0,
         };
         let mut incoming = Incoming::new(&mut self.input);
         let agent = self.serving.sandbox.agent();
         while let Some((header, name)) = next_entry(&mut incoming).await? {
             unpacking.entry(agent, &mut incoming, &header, &name).await?;
         }
-        let Unpacking { mut done, empty, .. } = unpacking;
-        for name in empty {
-            let path = directory.join(&name);
-            self.ask_safely(|| agent.make_directory(&path.root, &path.path)).await?;
-            done.directories += 1;
-        }
+        unpacking.make_empty(agent).await?;
+        let done = unpacking.done;
         self.send(Item::message(&done)).await
     }
 }
@@ -128,9 +130,22 @@ struct Unpacking {
     done: Unpacked,
     /// Directories in which nothing was written yet.
     empty: BTreeSet<String>,
+    /// Bytes of their names, those included that were forgotten since.
+    empty_bytes: usize,
 }
 
 impl Unpacking {
+    /// Makes the directories that wait.
+    async fn make_empty(&mut self, agent: &sandbox::AgentClient) -> Result<(), ExchangeError> {
+        self.empty_bytes = 0;
+        for name in std::mem::take(&mut self.empty) {
+            let path = self.directory.join(&name);
+            ask_safely(|| agent.make_directory(&path.root, &path.path)).await?;
+            self.done.directories += 1;
+        }
+        Ok(())
+    }
+
     async fn entry(
         &mut self,
         agent: &sandbox::AgentClient,
@@ -148,7 +163,11 @@ impl Unpacking {
             Kind::Directory => {
                 forget_parents(&mut self.empty, &name);
                 if !name.is_empty() {
+                    self.empty_bytes += name.len();
                     self.empty.insert(name);
+                }
+                if self.empty_bytes > EMPTY_BYTES {
+                    self.make_empty(agent).await?;
                 }
             }
             Kind::File if name.is_empty() => return Err(malformed("a file has no name")),
@@ -284,6 +303,13 @@ fn inside(name: &[u8]) -> Result<String, ExchangeError> {
     };
     if text.starts_with('/') {
         return Err(outside());
+    }
+    if text.len() > NAME_BYTES || text.split('/').count() > NAME_PARTS {
+        let message = format!(
+            "The archive is not taken: the name of the entry {}… has more than {NAME_BYTES} bytes or {NAME_PARTS} parts.",
+            shown(text)
+        );
+        return Err(ExchangeError::new(Code::InvalidPath, message));
     }
     if text.is_empty() || text.contains('\0') {
         return Err(malformed("a name is empty or contains NUL"));

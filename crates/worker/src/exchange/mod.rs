@@ -26,6 +26,8 @@ use tokio::time::{interval, timeout};
 use crate::session::{NotServing, OwnedSession, Serving};
 use crate::tenure::Tenure;
 
+/// Longest that a caller may take nothing of what waits for it: megabytes of other sessions' room hang on it.
+const STANDSTILL: Duration = Duration::from_secs(120);
 /// How often a session is marked as in use while an exchange is open.
 const IN_USE: Duration = Duration::from_secs(5);
 
@@ -53,9 +55,12 @@ impl Exchange {
     /// Sends one item to the caller, as soon as it takes it.
     ///
     /// # Errors
-    /// When nobody listens any more.
+    /// When nobody listens any more, or has taken nothing for [`STANDSTILL`].
     pub(crate) async fn send(&self, item: Item) -> Result<(), ExchangeError> {
-        self.output.send(item).await.map_err(|_| ExchangeError::broken_off())
+        match timeout(STANDSTILL, self.output.send(item)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(ExchangeError::broken_off()),
+        }
     }
 
     /// For operations without input: waits for the caller's end.
@@ -149,7 +154,7 @@ pub(crate) async fn open(tenure: &Arc<Tenure>, opening: Opening) -> Result<Duple
             () = in_use => return,
         };
         // An error means that nobody listens.
-        let _ = output.send(outcome.map_or_else(Item::Failed, |()| Item::End)).await;
+        let _ = timeout(STANDSTILL, output.send(outcome.map_or_else(Item::Failed, |()| Item::End))).await;
         drop(room);
     });
     Ok(Duplex { to, from })

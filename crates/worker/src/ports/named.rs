@@ -32,6 +32,9 @@ use crate::tenure::Unwritten;
 
 /// Where a command writes its shell down. Not the workspace, where the file would be seen.
 const FOLDER: &str = "/tmp";
+/// What the rows take; more of either is no directory and are no options that bash would write.
+const CWD_BYTES: usize = 4_096;
+const OPTIONS_BYTES: usize = 8_192;
 
 impl CallPorts {
     pub(super) async fn run_in_named_shell(
@@ -185,7 +188,11 @@ fn parse(content: &[u8]) -> Option<(String, String, String)> {
     let text = String::from_utf8_lossy(content.strip_suffix(b"\0")?).into_owned();
     let mut parts = text.split('\0');
     let (cwd, state, options) = (parts.next()?, parts.next()?, parts.next()?);
-    if parts.next().is_some() || !cwd.starts_with('/') {
+    if parts.next().is_some()
+        || !cwd.starts_with('/')
+        || cwd.len() > CWD_BYTES
+        || options.len() > OPTIONS_BYTES
+    {
         return None;
     }
     let is_heard = |line: &&str| matches!(*line, "set -o xtrace" | "set -o verbose");
@@ -274,6 +281,8 @@ mod tests {
         for cut in [&whole[..whole.len() - 1], b"/tmp\0A=1\0", b"", b"\0", b"x\0\0\0"] {
             assert_eq!(parse(cut), None, "{cut:?}");
         }
+        let long = format!("/{}\0A=1\0\0", "0".repeat(20_000));
+        assert_eq!(parse(long.as_bytes()), None, "no row takes it");
     }
 
     #[test]

@@ -64,6 +64,8 @@ impl Shells for CallPorts {
         let until = Instant::now() + wait;
         let poll = Duration::from_millis(limits::POLL_MS);
         let mut watch = self.facts.tenure.store().bus().subscribe_shell(id);
+        // Whoever waits for the end alone is not to look at each piece of output.
+        let pause = if since_offset == u64::MAX { Duration::from_millis(250) } else { Duration::ZERO };
         loop {
             let shell = self.get(id).await?;
             if shell.status == ShellStatus::Exited
@@ -74,7 +76,10 @@ impl Shells for CallPorts {
             }
             tokio::select! {
                 () = self.facts.running.cancel.cancelled() => return Err(self.ended_before()),
-                _ = timeout_at(until.min(Instant::now() + poll), watch.changed()) => {}
+                _ = timeout_at(until.min(Instant::now() + poll), async {
+                    tokio::time::sleep(pause).await;
+                    watch.changed().await;
+                }) => {}
             }
         }
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{CallId, CallStatus, Code, limits};
-use store::StoreError;
+use domain::{CallId, CallStatus, Code, EventBody, limits};
+use store::{CallChange, CallWatch, StoreError};
 use tokio::time::{Instant, timeout_at};
 use tools::ToolError;
 use tools::port::Waits;
@@ -55,8 +55,19 @@ impl Waits for CallPorts {
             }
             tokio::select! {
                 () = facts.running.cancel.cancelled() => return Err(self.ended_before()),
-                _ = timeout_at(until.min(Instant::now() + poll), watch.changed()) => {}
+                _ = timeout_at(until.min(Instant::now() + poll), no_longer_the_same(&mut watch)) => {}
             }
+        }
+    }
+}
+
+/// Until the call may have ended. Output that another task of this process has just written is no reason to ask the database.
+async fn no_longer_the_same(watch: &mut CallWatch) {
+    loop {
+        match watch.changed().await {
+            CallChange::Events(events)
+                if !events.iter().any(|event| matches!(event.body, EventBody::Ended { .. })) => {}
+            CallChange::Events(_) | CallChange::Wake => return,
         }
     }
 }

@@ -133,6 +133,18 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, u16, &'static str)> {
         ("a file below a file", archive(&[file("there/x")]), 422, "not_directory"),
         ("a file onto a pipe", archive(&[file("pipe")]), 422, "not_regular_file"),
         ("a name that is too long", archive(&[gnu(&[b'a'; 300]), file("a")]), 422, "invalid_path"),
+        (
+            "a directory with a name that nothing holds",
+            archive(&[gnu("a/".repeat(10_000).as_bytes()), plain(b"a/", b'5', 0, b"")]),
+            422,
+            "invalid_path",
+        ),
+        (
+            "a directory below too many others",
+            archive(&[gnu("a/".repeat(300).as_bytes()), plain(b"a/", b'5', 0, b"")]),
+            422,
+            "invalid_path",
+        ),
     ]
 }
 
