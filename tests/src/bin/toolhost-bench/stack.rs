@@ -286,6 +286,11 @@ impl Stack {
             ("sandbox.state_dir", self.folder.join("state").display().to_string()),
             ("sandbox.agent_path", agent.display().to_string()),
             ("sandbox.pool", format!("[{{size = \"small\", count = {pool}}}]")),
+            // A hundred sessions are more than a small host would let in, and they do nearly nothing.
+            ("capacity.cpus", "1000".to_owned()),
+            ("capacity.memory_mb", "1000000".to_owned()),
+            ("capacity.disk_mb", "1000000".to_owned()),
+            ("capacity.pool_share", "1".to_owned()),
             ("policy.limits.sessions", "200".to_owned()),
             ("policy.limits.running_calls", "200".to_owned()),
             ("log.format", "json".to_owned()),
