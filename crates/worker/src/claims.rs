@@ -94,6 +94,7 @@ async fn claim_all(tenure: &Arc<Tenure>, cursor: &mut ClaimCursor) -> store::Res
             let granted = tenure.store().acquire_slots(tenure.worker_id(), tenant_id, limit, want).await?;
             tenure.board.lock().grant(tenant_id, granted);
         }
+        tenure.board.call_back();
         let plan = tenure.board.lock().plan();
         if plan.turns.is_empty() {
             return Ok(());
@@ -109,6 +110,7 @@ async fn claim_all(tenure: &Arc<Tenure>, cursor: &mut ClaimCursor) -> store::Res
             Ok(calls) => {
                 let claimed: Vec<_> = calls.iter().map(|call| (call.tenant_id, call.session_id)).collect();
                 tenure.board.lock().settle(&plan, Some(&claimed));
+                tenure.board.call_back();
                 for call in calls {
                     let slot = tenure.board.slot(call.tenant_id, call.session_id);
                     start(tenure, call, slot, Start::Claimed);
@@ -117,6 +119,7 @@ async fn claim_all(tenure: &Arc<Tenure>, cursor: &mut ClaimCursor) -> store::Res
             Err(error) => {
                 // Calls that were claimed all the same are found by the sweep of calls that never started.
                 tenure.board.lock().settle(&plan, None);
+                tenure.board.call_back();
                 return Err(error);
             }
         }

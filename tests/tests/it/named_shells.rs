@@ -220,3 +220,118 @@ async fn a_named_shell_outlives_its_worker_and_its_sandbox() {
     })
     .await;
 }
+
+/// A first command that waits for a file, and what comes after it in the same named shell or context.
+async fn line(
+    client: &Client,
+    session: &str,
+    kind: &str,
+    gate: &str,
+) -> Result<(String, impl Fn(&str, u64) -> Value)> {
+    let of = {
+        let kind = kind.to_owned();
+        move |code: &str, timeout_ms: u64| match kind.as_str() {
+            "bash" => {
+                json!({"tool": "bash", "timeout_ms": timeout_ms, "arguments": {"shell": "main", "command": code}})
+            }
+            _ => {
+                json!({"tool": "python_execute", "timeout_ms": timeout_ms, "arguments": {"context": "main", "code": code}})
+            }
+        }
+    };
+    let first = match kind {
+        "bash" => format!("N=0; echo up; until [[ -e {gate} ]]; do sleep 0.05; done"),
+        _ => format!(
+            "import os, time\nN = '0'\nprint('up', flush=True)\nwhile not os.path.exists('/workspace/{gate}'): time.sleep(0.05)"
+        ),
+    };
+    let first = client.submit_with(session, of(&first, 300_000)).await?;
+    tests::wait::until("it runs", async || Ok(written(client, &first).await? == b"up\n")).await?;
+    Ok((first, of))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_in_line_take_no_slot_and_can_be_ended() {
+    Host::test(&[("policy.limits.session_running_calls", "2")], async |host| {
+        let client = &host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        for (kind, add, show) in [("bash", "N=\"${N}%\"", "echo $N"), ("python", "N += '%'", "print(N)")] {
+            let (first, of) = line(client, &session, kind, kind).await?;
+            let mut calls = Vec::new();
+            for n in 1..=5 {
+                let timeout_ms = if n == 4 { 700 } else { 300_000 };
+                calls.push(
+                    client.submit_with(&session, of(&add.replace('%', &n.to_string()), timeout_ms)).await?,
+                );
+            }
+            // They wait, and what waits ends when it is told to, and at its time.
+            tests::wait::until("all are in line", async || {
+                let call = client.call(&calls[4]).await?;
+                Ok(call["status"] == "running")
+            })
+            .await?;
+            client.post(&format!("/v1/calls/{}/cancel", calls[1]), &json!({})).await?;
+            ensure!(client.ended(&calls[1]).await?["status"] == "cancelled");
+            ensure!(client.ended(&calls[3]).await?["status"] == "timed_out");
+            ensure!(client.call(&first).await?["status"] == "running", "what they wait for goes on");
+            // It needs another call to go on, for which there is a slot.
+            client.bash(&session, &format!("touch {kind}")).await?;
+            for call in [&first, &calls[0], &calls[2], &calls[4]] {
+                let ended = client.ended(call).await?;
+                ensure!(ended["status"] == "succeeded", "{ended:#}");
+            }
+            let last = client.ended(&client.submit_with(&session, of(show, 300_000)).await?).await?;
+            ensure!(last["result"]["structured"]["stdout"] == "0135\n", "{last:#}");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_in_line_can_be_ended_after_its_worker_died() {
+    Host::test_prepared(async |host| {
+        host.serve(&[])?;
+        host.set("worker.end_sessions_at_exit", "false");
+        host.worker()?;
+        let client = &host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        let mut lines = Vec::new();
+        for (kind, set, show) in [("bash", "N=1", "echo $N"), ("python", "N = 1", "print(N)")] {
+            let (first, of) = line(client, &session, kind, kind).await?;
+            let mut calls = vec![first];
+            for (code, timeout_ms) in [(set, 300_000), (set, 3_000), (show, 300_000)] {
+                calls.push(client.submit_with(&session, of(code, timeout_ms)).await?);
+            }
+            for call in &calls {
+                tests::wait::until("it is in line", async || {
+                    Ok(client.call(call).await?["status"] == "running")
+                })
+                .await?;
+            }
+            lines.push(calls);
+        }
+        host.processes.last_mut().context("a worker")?.signal(nix::sys::signal::Signal::SIGKILL);
+        host.set("worker.end_sessions_at_exit", "true");
+        host.worker()?;
+        for calls in &lines {
+            let timed_out = client.ended(&calls[2]).await?;
+            ensure!(timed_out["status"] == "timed_out" && timed_out["attempt"] == 2, "{timed_out:#}");
+            client.post(&format!("/v1/calls/{}/cancel", calls[1]), &json!({})).await?;
+            let cancelled = client.ended(&calls[1]).await?;
+            ensure!(cancelled["status"] == "cancelled" && cancelled["attempt"] == 2, "{cancelled:#}");
+            ensure!(client.call(&calls[0]).await?["status"] == "running", "what they wait for goes on");
+        }
+        client.bash(&session, "touch bash python").await?;
+        for calls in &lines {
+            ensure!(client.ended(&calls[0]).await?["status"] == "succeeded");
+            let last = client.ended(&calls[3]).await?;
+            ensure!(
+                last["result"]["structured"]["stdout"] == "0\n",
+                "neither of the ended ones ran: {last:#}"
+            );
+        }
+        Ok(())
+    })
+    .await;
+}

@@ -59,6 +59,7 @@ pub(crate) struct Place(Mutex<Held>);
 enum Held {
     Slot(Slot),
     Resting(OwnedSemaphorePermit),
+    InLine(OwnedSemaphorePermit),
 }
 
 impl Place {
@@ -70,6 +71,29 @@ impl Place {
         {
             *held = Held::Resting(permit);
         }
+    }
+
+    /// The call waits for its turn, and its slot goes to others until then. False when as many of the session wait so as may: if they kept
+    /// their slots, the one whose turn it is could want for one.
+    pub(crate) fn stand_in_line(&self, session: &OwnedSession) -> bool {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*held, Arc::clone(&session.in_line).try_acquire_owned()) {
+            (Held::InLine(_), _) => true,
+            (Held::Slot(_) | Held::Resting(_), Ok(permit)) => {
+                *held = Held::InLine(permit);
+                true
+            }
+            (Held::Slot(_) | Held::Resting(_), Err(_)) => false,
+        }
+    }
+
+    pub(crate) fn is_in_line(&self) -> bool {
+        matches!(*self.0.lock().unwrap_or_else(PoisonError::into_inner), Held::InLine(_))
+    }
+
+    /// Its turn has come, and here is its slot.
+    pub(crate) fn take(&self, slot: Slot) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Held::Slot(slot);
     }
 }
 

@@ -6,10 +6,8 @@
 //! over knows what to look for; whether it really runs only the agent knows, and refuses a request to one that does not.
 //! *One call after another*, by admission: a call waits for its turn here, and for earlier ones that have not come here yet.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
-use domain::limits::{INTERRUPT_GRACE_MS, KILL_GRACE_MS, POLL_MS};
+use domain::limits::{INTERRUPT_GRACE_MS, KILL_GRACE_MS};
 use domain::{CallId, Code, CodeContext, ContextId};
 use sandbox::protocol::{
     ExecExit, ExecSpec, KERNEL_ABSENT, KERNEL_LOST, KillRequest, OperationKey, OperationState, Program, Role,
@@ -17,12 +15,12 @@ use sandbox::protocol::{
 };
 use store::{ContextName, StoreError};
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::timeout;
 use tools::port::{Background, Command, ContextEnd, ContextRef, ContextRun, Contexts};
 use tools::{Fate, ToolError};
 
 use super::command::request_text;
 use super::foreground::{Foreground, Went};
+use super::line::Line;
 use super::{CallPorts, abandoned};
 use crate::tenure::Unwritten;
 
@@ -62,20 +60,21 @@ impl CallPorts {
             ContextRef::Name(name) => ContextName::Name(name.clone()),
         };
         let new = facts.tenure.store().clock().new_id::<ContextId>();
+        let mut line = Line::default();
         loop {
-            let (found, _) = self.find_context(&name, new).await?;
+            let (found, earlier) = self.find_context(&name, new).await?;
+            if let Some(earlier) = earlier {
+                self.behind(&mut line, earlier).await?;
+                continue;
+            }
+            self.at_the_front().await?;
             let lock = facts.session.context_lock(found.id);
             let turn = tokio::select! {
                 turn = lock.lock_owned() => turn,
                 () = facts.running.cancel.cancelled(), if !self.is_resumed() => return Err(self.ended_before()),
             };
-            let (context, earlier) = self.find_context(&name, new).await?;
-            match earlier {
-                None => return Ok((context, turn)),
-                Some(earlier) => {
-                    drop(turn);
-                    self.wait_for(earlier).await?;
-                }
+            if let (context, None) = self.find_context(&name, new).await? {
+                return Ok((context, turn));
             }
         }
     }
@@ -99,15 +98,6 @@ impl CallPorts {
             }
             other => self.unwritten(other),
         })
-    }
-
-    /// Waits until a call may have ended.
-    async fn wait_for(&self, earlier: CallId) -> Result<(), ToolError> {
-        let mut watch = self.facts.tenure.store().bus().subscribe_call(earlier);
-        tokio::select! {
-            _ = timeout(Duration::from_millis(POLL_MS / 4), watch.changed()) => Ok(()),
-            () = self.facts.running.cancel.cancelled(), if !self.is_resumed() => Err(self.ended_before()),
-        }
     }
 
     async fn start_kernel(&self, context: &mut CodeContext, run: &ContextRun) -> Result<(), ToolError> {

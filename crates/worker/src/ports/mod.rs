@@ -14,6 +14,7 @@ pub(crate) mod contexts;
 pub(crate) mod errors;
 mod files;
 mod foreground;
+mod line;
 mod named;
 mod outputs;
 mod records;

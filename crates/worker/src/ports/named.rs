@@ -15,18 +15,16 @@
 //!
 //! *One call after another*, by admission, as in contexts: a call waits for its turn here, and for earlier ones that have not come here yet.
 
-use std::time::Duration;
-
-use domain::limits::{NAMED_SHELL_BYTES, POLL_MS};
+use domain::limits::NAMED_SHELL_BYTES;
 use domain::{CallId, Code, ShellName};
 use sandbox::LinkError;
 use sandbox::protocol::{ErrorCode, ReadRequest, RemoveRequest, RemoveTarget, StdinMode, WORKSPACE_DIR};
 use store::{KeptShell, StoreError};
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::timeout;
 use tools::ToolError;
 use tools::port::{Command, CommandEnd, CommandOutcome, Named, NamedEnd, Program};
 
+use super::line::Line;
 use super::{CallPorts, abandoned, context_of};
 use crate::tenure::Unwritten;
 
@@ -83,23 +81,21 @@ impl CallPorts {
     /// Waits until nothing else runs in the shell and no earlier call is to.
     async fn shell_turn(&self, name: &ShellName) -> Result<(KeptShell, OwnedMutexGuard<()>), ToolError> {
         let facts = &self.facts;
+        let mut line = Line::default();
         loop {
+            if let (_, Some(earlier)) = self.find_named_shell(name).await? {
+                self.behind(&mut line, earlier).await?;
+                continue;
+            }
+            self.at_the_front().await?;
             let lock = facts.session.named_lock(name);
+            // Whoever has it and came later notices this call, and a resumed one may have begun in a worker before.
             let turn = tokio::select! {
                 turn = lock.lock_owned() => turn,
                 () = facts.running.cancel.cancelled(), if !self.is_resumed() => return Err(self.ended_before()),
             };
-            let (shell, earlier) = self.find_named_shell(name).await?;
-            match earlier {
-                None => return Ok((shell, turn)),
-                Some(earlier) => {
-                    drop(turn);
-                    let mut watch = facts.tenure.store().bus().subscribe_call(earlier);
-                    tokio::select! {
-                        _ = timeout(Duration::from_millis(POLL_MS / 4), watch.changed()) => {}
-                        () = facts.running.cancel.cancelled(), if !self.is_resumed() => return Err(self.ended_before()),
-                    }
-                }
+            if let (shell, None) = self.find_named_shell(name).await? {
+                return Ok((shell, turn));
             }
         }
     }

@@ -62,7 +62,7 @@ impl Waits for CallPorts {
 }
 
 /// Until the call may have ended. Output that another task of this process has just written is no reason to ask the database.
-async fn no_longer_the_same(watch: &mut CallWatch) {
+pub(super) async fn no_longer_the_same(watch: &mut CallWatch) {
     loop {
         match watch.changed().await {
             CallChange::Events(events)

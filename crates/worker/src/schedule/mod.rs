@@ -11,10 +11,14 @@
 //!
 //! *Direct starts never overtake.* A session or tenant that is known to have queued calls which could start gets
 //! no direct start, and neither does anybody when the free slots would only just do for those that wait.
+//!
+//! *Who comes back goes first.* A call that stood in line without a slot is older than whatever is queued, and holds up those behind
+//! it. It gets the slot that becomes free under the same lock, before a claim or a direct start can.
 
+mod back;
 mod plan;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use domain::{SessionId, TenantId};
 
@@ -70,11 +74,21 @@ pub(crate) struct Schedule {
     free: u32,
     tenants: HashMap<TenantId, Share>,
     sessions: HashMap<SessionId, Seats>,
+    /// Calls without a slot that want one again, the first first.
+    returning: VecDeque<back::Returning>,
+    tickets: u64,
 }
 
 impl Schedule {
     pub(crate) fn new(slots: u32) -> Self {
-        Self { total: slots, free: slots, tenants: HashMap::new(), sessions: HashMap::new() }
+        Self {
+            total: slots,
+            free: slots,
+            tenants: HashMap::new(),
+            sessions: HashMap::new(),
+            returning: VecDeque::new(),
+            tickets: 0,
+        }
     }
 
     /// A session is owned from now on; it serves when [`Self::serve`] says so.
@@ -235,9 +249,9 @@ impl Schedule {
         self.tenants
             .iter()
             .filter(|(_, share)| share.granted < share.limits.running && !share.claiming)
-            .filter(|(_, share)| {
+            .filter(|(tenant_id, share)| {
                 let spare = share.granted - share.used.min(share.granted);
-                share.hinted && spare == 0
+                (share.hinted || self.is_awaited(**tenant_id)) && spare == 0
                     || share.sessions > 0 && share.granted < share.limits.session_running
             })
             .map(|(tenant_id, share)| {
@@ -249,10 +263,11 @@ impl Schedule {
     /// Slots that are not needed here, taken out of the tenants' shares: to be given back.
     pub(crate) fn take_surplus(&mut self) -> Vec<(TenantId, u32)> {
         let mut surplus = Vec::new();
+        let returning: Vec<_> = self.returning.iter().map(|call| call.tenant_id).collect();
         for (tenant_id, share) in &mut self.tenants {
             let keep = if share.sessions == 0 { 0 } else { BLOCK.min(share.limits.session_running) };
             let wanted = (share.used + keep).min(share.limits.running).max(share.used);
-            if share.granted > wanted && !share.claiming && !share.hinted {
+            if share.granted > wanted && !share.claiming && !share.hinted && !returning.contains(tenant_id) {
                 surplus.push((*tenant_id, share.granted - wanted));
                 share.granted = wanted;
             }

@@ -29,6 +29,11 @@ enum Step {
     Claim(u8),
     FailedClaim,
     Release(usize),
+    /// A call gives its slot back and wants one again later.
+    Rest(usize),
+    ComeBack,
+    /// One that wants a slot again ends without it.
+    StayAway(usize),
     Grant(u8),
     Surplus,
 }
@@ -40,6 +45,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (0u8..5).prop_map(Step::Claim),
         Just(Step::FailedClaim),
         any::<usize>().prop_map(Step::Release),
+        any::<usize>().prop_map(Step::Rest),
+        Just(Step::ComeBack),
+        any::<usize>().prop_map(Step::StayAway),
         (0u8..2).prop_map(Step::Grant),
         Just(Step::Surplus),
     ];
@@ -57,6 +65,7 @@ proptest! {
         }
         let mut granted = [0u32; 2];
         let mut running: Vec<u8> = Vec::new();
+        let mut away: Vec<(u64, u8)> = Vec::new();
         for step in steps {
             match step {
                 Step::Hint(n) => schedule.hint(session(n)),
@@ -80,6 +89,30 @@ proptest! {
                     if !running.is_empty() {
                         let n = running.remove(index % running.len());
                         schedule.release(tenant(n / 2), session(n), 10);
+                    }
+                }
+                Step::Rest(index) => {
+                    if !running.is_empty() {
+                        let n = running.remove(index % running.len());
+                        schedule.release(tenant(n / 2), session(n), 10);
+                        away.push((schedule.want_back(tenant(n / 2), session(n)), n));
+                    }
+                }
+                Step::ComeBack => {
+                    for ticket in schedule.come_back() {
+                        let at = away.iter().position(|(mine, _)| *mine == ticket);
+                        running.push(away.remove(at.expect("it was away")).1);
+                    }
+                    // Whoever is still away has a reason.
+                    for (_, n) in &away {
+                        let of_tenant = running.iter().filter(|session| **session / 2 == n / 2).count() as u32;
+                        let of_session = running.iter().filter(|session| *session == n).count();
+                        prop_assert!(of_session >= 2 || of_tenant >= granted[usize::from(n / 2)] || running.len() as u32 >= SLOTS);
+                    }
+                }
+                Step::StayAway(index) => {
+                    if !away.is_empty() {
+                        schedule.stay_away(away.remove(index % away.len()).0);
                     }
                 }
                 Step::Grant(n) => {

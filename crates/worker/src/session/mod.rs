@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::limits::{EXCHANGES_PER_SESSION, RESTING_PER_SESSION};
+use domain::limits::{EXCHANGES_PER_SESSION, IN_LINE_PER_SESSION, RESTING_PER_SESSION};
 use domain::policy::EffectiveLimits;
 use domain::{ContextId, Session, SessionId, ShellId, ShellName, TenantId};
 use sandbox::Sandbox;
@@ -76,6 +76,8 @@ pub(crate) struct OwnedSession {
     pub(crate) exchanges: Arc<Semaphore>,
     /// Room for calls that only wait.
     pub(crate) resting: Arc<Semaphore>,
+    /// Room for calls that wait for their turn in a named shell or a context.
+    pub(crate) in_line: Arc<Semaphore>,
     contexts: Mutex<Contexts>,
     /// Held by the call that runs in a named shell.
     named: Mutex<HashMap<ShellName, Arc<tokio::sync::Mutex<()>>>>,
@@ -109,6 +111,7 @@ impl OwnedSession {
             shells: Mutex::default(),
             exchanges: Arc::new(Semaphore::new(EXCHANGES_PER_SESSION)),
             resting: Arc::new(Semaphore::new(RESTING_PER_SESSION)),
+            in_line: Arc::new(Semaphore::new(IN_LINE_PER_SESSION)),
             contexts: Mutex::default(),
             named: Mutex::default(),
             row,

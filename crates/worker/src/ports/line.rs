@@ -1,0 +1,63 @@
+//! Calls in line: those that may not run in a named shell or a context before earlier ones have ended.
+//!
+//! # Design notes
+//!
+//! *In line without a slot.* What runs in the shell may need another call to go on (one that writes to the pipe it reads, say), and with
+//! all slots of the session in the line that one would never start. The slot is given back for the wait, and waited for again
+//! before the turn begins.
+//!
+//! *Whoever has an earlier call before it has not begun*, in this worker and in any before, because nobody begins before all earlier ones have ended. So a
+//! call that was taken over may be cancelled here as any other, and nothing of it is left running.
+
+use std::time::Duration;
+
+use domain::limits::{IN_LINE_PER_SESSION, POLL_MS};
+use domain::{CallId, Code};
+use store::CallWatch;
+use tokio::time::timeout;
+use tools::ToolError;
+
+use super::CallPorts;
+use super::waits::no_longer_the_same;
+
+/// The call before, and what is heard of it.
+#[derive(Default)]
+pub(super) struct Line(Option<(CallId, CallWatch)>);
+
+impl CallPorts {
+    /// Waits until the earlier call may have ended. The first time for each it returns at once, listening, so that an end between is not missed.
+    pub(super) async fn behind(&self, line: &mut Line, earlier: CallId) -> Result<(), ToolError> {
+        let facts = &self.facts;
+        if !facts.place.stand_in_line(&facts.session) {
+            let message = format!("{IN_LINE_PER_SESSION} calls of this session wait for their turn already.");
+            let hint = "Wait for some of them to end, or use another named shell or context.";
+            return Err(ToolError::new(Code::QueueFull, message).hint(hint));
+        }
+        let watch = match &mut line.0 {
+            Some((call, watch)) if *call == earlier => watch,
+            other => {
+                *other = Some((earlier, facts.tenure.store().bus().subscribe_call(earlier)));
+                return Ok(());
+            }
+        };
+        tokio::select! {
+            () = facts.running.cancel.cancelled() => Err(self.ended_before()),
+            _ = timeout(Duration::from_millis(POLL_MS), no_longer_the_same(watch)) => Ok(()),
+        }
+    }
+
+    /// A slot again, for a call that stood in line.
+    pub(super) async fn at_the_front(&self) -> Result<(), ToolError> {
+        let facts = &self.facts;
+        if !facts.place.is_in_line() {
+            return Ok(());
+        }
+        tokio::select! {
+            () = facts.running.cancel.cancelled() => Err(self.ended_before()),
+            slot = facts.tenure.board.slot_again(facts.call.tenant_id, facts.call.session_id) => {
+                facts.place.take(slot);
+                Ok(())
+            }
+        }
+    }
+}
