@@ -9,8 +9,8 @@ use bytes::{Buf, BytesMut};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use protocol::{
-    AgentError, Decoder, Frame, FrameKind, HEARTBEAT_INTERVAL_MS, MAX_FRAME_BYTES, Reply, SILENCE_LIMIT_MS,
-    StreamId,
+    AgentError, Decoder, Frame, FrameKind, HEARTBEAT_INTERVAL_MS, MAX_FRAME_BYTES, OLDEST_VERSION, Reply,
+    SILENCE_LIMIT_MS, StreamId,
 };
 
 const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
@@ -28,6 +28,8 @@ pub(crate) struct Link {
     next_ping: Instant,
     /// The ownership epoch, once the worker has said it.
     pub(crate) epoch: Option<u64>,
+    /// The version of the protocol that is spoken, once the worker has said it.
+    pub(crate) version: u32,
     /// The event loop waits for the socket to become writable.
     pub(crate) wants_write: bool,
     /// The event loop does not read for now.
@@ -48,6 +50,7 @@ impl Link {
             heard_at: now,
             next_ping: now + HEARTBEAT,
             epoch: None,
+            version: OLDEST_VERSION,
             wants_write: false,
             paused: false,
         })

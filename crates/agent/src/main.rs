@@ -15,21 +15,25 @@ mod process;
 mod relay;
 mod warm;
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
 fn main() {
-    let mut arguments = std::env::args_os().skip(1);
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let is_init = std::process::id() == 1;
-    let link = match (arguments.next(), arguments.next()) {
+    let socket = Path::new(protocol::LINK_DIR).join(protocol::LINK_SOCKET);
+    let (link, newest_version) = match &arguments[..] {
+        [] => (socket, protocol::VERSION),
+        // An operator rehearses an upgrade: what is spoken with the agents of the version before.
+        [option, version] if option == "--protocol" => (socket, speakable(version)),
         // Asked for by the worker through the engine, beside the daemon.
-        (Some(mode), None) if mode == "relay" && !is_init => relay(),
+        [mode] if mode == "relay" && !is_init => relay(),
         // Only for trying it outside a sandbox: in one, nobody but the design says where the worker listens.
-        (Some(option), Some(path)) if option == "--link" && !is_init => PathBuf::from(path),
-        (None, None) => Path::new(protocol::LINK_DIR).join(protocol::LINK_SOCKET),
-        _ => fatal("takes no arguments"),
+        [option, path] if option == "--link" && !is_init => (PathBuf::from(path), protocol::VERSION),
+        _ => fatal("takes no such arguments"),
     };
     if !nix::unistd::geteuid().is_root() {
         fatal("must be root inside its sandbox: it gives commands another identity");
@@ -48,9 +52,18 @@ fn main() {
     }
     // Orphans of a supervisor that died come to the agent even where it is not the first process.
     let _ = kernel::prctl(nix::libc::PR_SET_CHILD_SUBREAPER, 1);
-    let outcome = daemon::Daemon::new(link).and_then(daemon::Daemon::run);
+    let outcome = daemon::Daemon::new(link, newest_version).and_then(daemon::Daemon::run);
     if let Err(errno) = outcome {
         fatal(errno.desc());
+    }
+}
+
+/// A version of the protocol that this build can be held to.
+fn speakable(version: &OsStr) -> u32 {
+    let version = version.to_str().and_then(|text| text.parse().ok());
+    match version.filter(|version| (protocol::OLDEST_VERSION..=protocol::VERSION).contains(version)) {
+        Some(version) => version,
+        None => fatal("speaks no such version of the protocol"),
     }
 }
 

@@ -170,6 +170,8 @@ codes! {
     FileTooLarge = ("file_too_large", 413, false, "The file is too large for this tool");
     /// The workspace's disk is full.
     NoSpace = ("no_space", 507, false, "The workspace is full");
+    /// The session's sandbox was started by an earlier version of Toolhost, whose agent cannot do this.
+    SandboxOutdated = ("sandbox_outdated", 409, false, "The sandbox is of an earlier version");
     /// No such artifact in this session.
     ArtifactNotFound = ("artifact_not_found", 404, false, "There is no such artifact");
     /// No such shell in this session.

@@ -63,8 +63,8 @@ pub struct WriteRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_version: Option<FileVersion>,
     /// How much follows is not known yet: `size_bytes` is the most, and an empty data frame says that all of it has come. A
-    /// stream that closes without one was broken off. An agent that does not know the field refuses at the end.
-    #[serde(default)]
+    /// stream that closes without one was broken off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub open_ended: bool,
 }
 

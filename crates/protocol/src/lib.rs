@@ -14,14 +14,18 @@
 //! kept and one acknowledgement says what is durable.
 //!
 //! *Versions.* The agent is frozen in running sandboxes, the worker adapts: the agent says which versions it
-//! speaks in [`Hello`], the worker picks one in [`Welcome`] or closes. Fields are only ever added, with a
-//! default; an unknown request kind is answered with [`ErrorCode::Unsupported`].
+//! speaks in [`Hello`], the worker picks the newest that both speak in [`Welcome`] or closes. Fields are only ever
+//! added, with a default, and [`Request::needs`] says which version a request belongs to: what an agent would ignore
+//! would be done otherwise than it was asked for, so the worker sends nothing above the version that was picked, and
+//! an agent answers it with [`ErrorCode::Unsupported`], as it does an unknown kind. Answers may have fields that
+//! an older worker ignores.
 
 mod error;
 mod file;
 mod frame;
 mod message;
 mod tree;
+mod version;
 
 pub use error::{AgentError, ErrorCode};
 pub use file::{
@@ -42,8 +46,9 @@ pub use tree::{
     Grepped, MoveRequest, RemoveRequest, RemoveTarget, Removed,
 };
 
-/// The protocol version that this build prefers.
-pub const VERSION: u32 = 1;
+/// The protocol version that this build prefers. Whoever adds a field or a kind of request raises it, unless it has not been
+/// released since it was raised, and says in [`Request::needs`] what needs it.
+pub const VERSION: u32 = 2;
 /// The oldest protocol version that this build still speaks.
 pub const OLDEST_VERSION: u32 = 1;
 

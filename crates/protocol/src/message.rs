@@ -182,7 +182,7 @@ pub struct ExecSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
     /// What the program is beside a command.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Role::is_command")]
     pub role: Role,
 }
 
@@ -195,7 +195,7 @@ pub struct TerminalSize {
     pub cols: u16,
 }
 
-/// What a [`Program::Argv`] is beside a command. An agent that does not know the field takes it for a command.
+/// What a [`Program::Argv`] is beside a command.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -221,6 +221,12 @@ pub enum Role {
 }
 
 impl Role {
+    /// Whether it is nothing beside a command.
+    #[must_use]
+    pub fn is_command(&self) -> bool {
+        *self == Self::Command
+    }
+
     /// Whether the program may leave a report in its memory file.
     #[must_use]
     pub fn reports(&self) -> bool {
@@ -294,7 +300,7 @@ pub struct ExecAttached {
     /// Id, in the sandbox, of the process that supervises its tree; none once it has ended.
     #[serde(default)]
     pub pid: Option<u32>,
-    /// It has a terminal. An agent that knows no terminals does not say so, and has given it pipes.
+    /// It has a terminal.
     #[serde(default)]
     pub terminal: bool,
 }

@@ -16,6 +16,9 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The agent's static binary. Default `target/toolhost-agent`.
     pub agent_path: PathBuf,
+    /// Newest version of the protocol that agents of new sandboxes speak; `None` for that of this build. Only to rehearse an
+    /// upgrade from the version before, or the way back.
+    pub agent_protocol: Option<u32>,
     /// Address of the engine; `None` takes `DOCKER_HOST`, else the usual socket.
     pub engine: Option<String>,
     /// Image of sessions that name none. Default `toolhost/sandbox:latest`.
@@ -83,6 +86,7 @@ impl Default for Config {
             runtime_dir: PathBuf::from("/run/toolhost"),
             state_dir: PathBuf::from("/var/lib/toolhost"),
             agent_path: PathBuf::from("target/toolhost-agent"),
+            agent_protocol: None,
             engine: None,
             image: "toolhost/sandbox:latest".to_owned(),
             runtime: "runc".to_owned(),

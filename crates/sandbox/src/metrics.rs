@@ -1,8 +1,6 @@
 //! What this room counts, registered in the registry that it is given.
 
-use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-};
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 use crate::GoneReason;
 
@@ -19,8 +17,8 @@ pub struct Metrics {
     pub cold_creations: IntCounter,
     /// Time from reservation to a connected agent, in seconds.
     pub creation_seconds: Histogram,
-    /// Agents that are connected.
-    pub agents_connected: IntGauge,
+    /// Agents that are connected, by the version of the protocol that is spoken with them.
+    pub agents_connected: IntGaugeVec,
     /// Sandboxes removed.
     pub removals: IntCounter,
     /// Sandboxes found gone, by reason.
@@ -62,8 +60,10 @@ impl Metrics {
                 .buckets(vec![0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0]),
         )?;
         registry.register(Box::new(creation_seconds.clone()))?;
-        let agents_connected =
-            IntGauge::new("toolhost_sandbox_agents_connected", "Agents that are connected")?;
+        let agents_connected = IntGaugeVec::new(
+            Opts::new("toolhost_sandbox_agents_connected", "Agents that are connected"),
+            &["protocol"],
+        )?;
         registry.register(Box::new(agents_connected.clone()))?;
         let metrics = Self {
             pool_size,
@@ -86,13 +86,16 @@ impl Metrics {
 
     /// Shows every closed label at zero, so that the first count of one is seen as a rise.
     fn show_all(&self) {
+        for version in protocol::OLDEST_VERSION..=protocol::VERSION {
+            self.agents_connected.with_label_values(&[&version.to_string()]);
+        }
         for (counters, labels) in [
             (&self.claims, &["hit", "miss"][..]),
             (
                 &self.gone,
                 &[GoneReason::ContainerGone, GoneReason::AgentGone, GoneReason::Oom].map(GoneReason::as_str),
             ),
-            (&self.reaped, &["container", "workspace", "folder"]),
+            (&self.reaped, &["container", "workspace", "folder", "agent"]),
             (&self.errors, &["engine", "image", "agent", "protocol", "ledger", "remove", "reconcile"]),
         ] {
             for label in labels {

@@ -162,6 +162,62 @@ async fn the_greeting_tells_the_terms_and_picks_a_common_version() {
 }
 
 #[tokio::test]
+async fn an_agent_of_the_version_before_is_asked_only_for_what_it_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::dial(dir.path(), &Hello { newest_version: 1, ..hello("boot", 0) }).await;
+    let welcome: Welcome = serde_json::from_slice(&agent.next().await.unwrap().payload).unwrap();
+    assert_eq!(welcome.version, 1);
+    let client = link.agent();
+
+    // What it would ignore or not know never comes to it.
+    let refused = |error| matches!(error, LinkError::Agent(error) if error.code == ErrorCode::Unsupported);
+    let write = WriteRequest {
+        key: OperationKey { owner: "call".to_owned(), operation: 1 },
+        root: "/workspace".to_owned(),
+        path: "a".to_owned(),
+        mode: WriteMode::Overwrite,
+        size_bytes: 1,
+        permissions: None,
+        expected_sha256: None,
+        expected_version: None,
+        open_ended: true,
+    };
+    assert!(refused(client.upload(write.clone()).await.unwrap_err()));
+    let version = WriteRequest {
+        expected_version: Some(protocol::FileVersion::default()),
+        open_ended: false,
+        ..write.clone()
+    };
+    assert!(refused(client.write(version, Bytes::from_static(b"a")).await.unwrap_err()));
+    assert!(refused(client.make_directory("/workspace", "a").await.unwrap_err()));
+    let size = protocol::TerminalSize { rows: 24, cols: 80 };
+    assert!(refused(client.resize(write.key.clone(), size).await.unwrap_err()));
+
+    // What it knows does, in the words of its version.
+    let plain = WriteRequest { open_ended: false, ..write };
+    let (written, raw) = tokio::join!(client.write(plain, Bytes::from_static(b"a")), async {
+        let request = agent.next().await.unwrap();
+        assert_eq!((request.kind, agent.next().await.unwrap().kind), (FrameKind::Request, FrameKind::Data));
+        let answer = br#"{"written":{"created":true,"size_bytes":1,"sha256":"ab","permissions":420}}"#;
+        agent.send(FrameKind::Reply, request.stream, answer).await;
+        assert_eq!(agent.next().await.unwrap().kind, FrameKind::Close);
+        serde_json::from_slice::<serde_json::Value>(&request.payload).unwrap()
+    });
+    assert!(written.unwrap().created);
+    assert!(raw.get("open_ended").is_none() && raw.get("expected_version").is_none(), "{raw}");
+
+    // The same sandbox with an agent that can: what was refused is sent.
+    let mut newer = Agent::greeted(dir.path()).await;
+    let (made, ()) = tokio::join!(client.make_directory("/workspace", "a"), async {
+        let (stream, request) = newer.request().await;
+        assert!(matches!(request, Request::MakeDirectory { .. }));
+        newer.reply(stream, &Reply::DirectoryMade(protocol::DirectoryMade { created: true })).await;
+    });
+    assert!(made.unwrap().created);
+}
+
+#[tokio::test]
 async fn operations_stream_are_acknowledged_and_end() {
     let dir = tempfile::tempdir().unwrap();
     let link = bind(dir.path());

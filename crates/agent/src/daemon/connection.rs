@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use protocol::{AgentError, Frame, FrameKind, Hello, OLDEST_VERSION, Reply, StreamId, VERSION, Welcome};
+use protocol::{AgentError, Frame, FrameKind, Hello, OLDEST_VERSION, Reply, StreamId, Welcome};
 
 use super::{Daemon, Settings, Source, StreamUse};
 use crate::files::pool::Pool;
@@ -65,7 +65,7 @@ impl Daemon {
         {
             let hello = Hello {
                 oldest_version: OLDEST_VERSION,
-                newest_version: VERSION,
+                newest_version: self.newest_version,
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
                 boot_id: self.boot_id.clone(),
                 highest_epoch: self.highest_epoch,
@@ -112,7 +112,7 @@ impl Daemon {
 
     /// A worker with an old epoch has lost the sandbox; one with another uid speaks of another sandbox.
     fn accepts(&self, welcome: &Welcome) -> bool {
-        (OLDEST_VERSION..=VERSION).contains(&welcome.version)
+        (OLDEST_VERSION..=self.newest_version).contains(&welcome.version)
             && welcome.epoch >= self.highest_epoch
             && welcome.tool_uid != 0
             && self.settings.as_ref().is_none_or(|settings| settings.uid == welcome.tool_uid)
@@ -130,6 +130,7 @@ impl Daemon {
             }
         }
         link.epoch = Some(welcome.epoch);
+        link.version = welcome.version;
         self.highest_epoch = welcome.epoch;
         let settings = Settings {
             uid: welcome.tool_uid,

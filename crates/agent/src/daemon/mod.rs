@@ -123,6 +123,8 @@ pub(crate) struct Daemon {
     next_dial: Instant,
     dial_pause: Duration,
     boot_id: String,
+    /// Newest version of the protocol that is offered to workers.
+    newest_version: u32,
     highest_epoch: u64,
     settings: Option<Settings>,
     journal: Journal,
@@ -147,8 +149,8 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Sets everything up; dials on the first turn of the loop.
-    pub(crate) fn new(link_path: PathBuf) -> nix::Result<Self> {
+    /// Sets everything up; dials on the first turn of the loop. No newer version than this one is spoken.
+    pub(crate) fn new(link_path: PathBuf, newest_version: u32) -> nix::Result<Self> {
         let mut handled = SigSet::empty();
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
             handled.add(signal);
@@ -171,6 +173,7 @@ impl Daemon {
             next_dial: now,
             dial_pause: Duration::from_millis(protocol::REDIAL_INTERVAL_MS),
             boot_id: random.iter().map(|byte| format!("{byte:02x}")).collect(),
+            newest_version,
             highest_epoch: 0,
             settings: None,
             journal: Journal::default(),

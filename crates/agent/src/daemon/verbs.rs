@@ -31,10 +31,14 @@ pub(super) fn other_kind() -> AgentError {
 
 impl Daemon {
     pub(super) fn request(&mut self, stream: StreamId, payload: &[u8]) {
-        let Ok(request) = serde_json::from_slice(payload) else {
+        let Ok(request) = serde_json::from_slice::<Request>(payload) else {
             let message = "the request is not one that this agent understands".to_owned();
             return self.fail(stream, AgentError { code: ErrorCode::Unsupported, message });
         };
+        if self.link.as_ref().is_some_and(|link| request.needs() > link.version) {
+            let message = "the request is of a newer version of the protocol than was agreed on".to_owned();
+            return self.fail(stream, AgentError { code: ErrorCode::Unsupported, message });
+        }
         match request {
             Request::Exec(request) => self.exec(stream, request),
             Request::Kill(request) => self.kill(stream, &request),

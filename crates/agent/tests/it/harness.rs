@@ -87,6 +87,16 @@ impl Sandbox {
         worker
     }
 
+    /// As [`Self::worker`], by a worker that speaks no newer version than this one.
+    pub(crate) fn worker_of(&mut self, version: u32) -> Worker {
+        let epoch = self.next_epoch;
+        self.next_epoch += 1;
+        let (mut worker, hello) = self.accept();
+        assert!((hello.oldest_version..=hello.newest_version).contains(&version));
+        worker.welcome_in(version, self.uid, epoch, &self.options);
+        worker
+    }
+
     /// Accepts the agent's next connection and reads its greeting.
     pub(crate) fn accept(&mut self) -> (Worker, Hello) {
         let listener = self.listener.as_ref().expect("listens");
@@ -236,8 +246,13 @@ impl Worker {
     }
 
     pub(crate) fn welcome(&mut self, uid: u32, epoch: u64, options: &Options) {
+        self.welcome_in(protocol::VERSION, uid, epoch, options);
+    }
+
+    /// Welcomes the agent as a worker that speaks this version.
+    pub(crate) fn welcome_in(&mut self, version: u32, uid: u32, epoch: u64, options: &Options) {
         let welcome = Welcome {
-            version: protocol::VERSION,
+            version,
             epoch,
             tool_uid: uid,
             env: options.env.clone(),

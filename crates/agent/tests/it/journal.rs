@@ -211,6 +211,28 @@ fn malformed_frames_end_the_connection_and_nothing_else() {
 }
 
 #[test]
+fn a_worker_of_the_version_before_is_served_and_so_is_the_one_that_takes_over_from_it() {
+    let mut sandbox = Sandbox::start();
+    let mut old = sandbox.worker_of(1);
+    let key = key("across");
+    let stream = old.exec(&key, 0, Some(shell("mkfifo go; echo up; read -r line < go; echo $line")));
+    old.until(stream, "up");
+    let directory = Request::MakeDirectory { root: "/workspace".to_owned(), path: "a".to_owned() };
+    match old.ask(&directory) {
+        Reply::Error(error) => assert_eq!(error.code, ErrorCode::Unsupported),
+        other => panic!("version 1 has no such request: {other:?}"),
+    }
+
+    sandbox.replace_socket();
+    let mut new = sandbox.worker();
+    assert!(matches!(new.ask(&directory), Reply::DirectoryMade(made) if made.created));
+    let stream = new.exec(&key, 3, None);
+    std::fs::write(sandbox.workspace().join("go"), "on\n").expect("writes");
+    let ended = new.follow(stream);
+    assert_eq!((ended.stdout().as_str(), ended.attached.expect("attached").started), ("on\n", false));
+}
+
+#[test]
 fn forgetting_kills_what_is_not_detached_and_keeps_what_is() {
     let mut sandbox = Sandbox::start();
     let mut worker = sandbox.worker();

@@ -311,6 +311,10 @@ pub trait Driver: Send + Sync + 'static {
     /// Removes a workspace and everything in it. Nothing to remove is success.
     async fn remove_workspace(&self, name: &WorkspaceName) -> Result<(), EngineError>;
 
+    /// Removes what other builds have left for all sandboxes and none uses any more, of this installation and host alone; how many
+    /// things.
+    async fn prune(&self) -> Result<u64, EngineError>;
+
     /// Workspaces of this installation and host.
     async fn list_workspaces(&self) -> Result<Vec<ObservedWorkspace>, EngineError>;
 

@@ -33,6 +33,7 @@ pub(crate) struct Connection {
     control: mpsc::UnboundedSender<Control>,
     streams: Mutex<HashMap<StreamId, Arc<Inbox>>>,
     next_stream: AtomicU32,
+    version: u32,
     closed: CancellationToken,
 }
 
@@ -43,7 +44,8 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(super) fn new() -> (Arc<Self>, Driven) {
+    /// A connection on which this version of the protocol is spoken.
+    pub(super) fn new(version: u32) -> (Arc<Self>, Driven) {
         let (outgoing, outgoing_receiver) = mpsc::channel(OUTGOING);
         let (control, control_receiver) = mpsc::unbounded_channel();
         let connection = Self {
@@ -51,6 +53,7 @@ impl Connection {
             control,
             streams: Mutex::default(),
             next_stream: AtomicU32::new(1),
+            version,
             closed: CancellationToken::new(),
         };
         (Arc::new(connection), Driven { outgoing: outgoing_receiver, control: control_receiver })
@@ -72,12 +75,21 @@ impl Connection {
         self.closed.is_cancelled()
     }
 
-    /// Sends a request on a stream of its own. `limit_bytes` bounds the output that may wait to be taken.
+    /// Sends a request on a stream of its own, unless the agent is of a version that would not do just what it says.
+    /// `limit_bytes` bounds the output that may wait to be taken.
     pub(super) async fn open(
         self: &Arc<Self>,
         request: &Request,
         limit_bytes: u64,
     ) -> Result<Stream, LinkError> {
+        if request.needs() > self.version {
+            return Err(LinkError::Agent(AgentError {
+                code: ErrorCode::Unsupported,
+                message:
+                    "the sandbox was started by an earlier version of Toolhost, and its agent cannot do this"
+                        .to_owned(),
+            }));
+        }
         let payload =
             serde_json::to_vec(request).map_err(|_| LinkError::Protocol("unserialisable request"))?;
         if payload.len() > MAX_FRAME_BYTES {
@@ -150,7 +162,7 @@ impl Connection {
         })
     }
 
-    /// No verb of version 1 goes from agent to worker: answered, so that a newer agent can carry on.
+    /// No verb goes from agent to worker so far: answered, so that a newer agent can carry on.
     fn refuse(&self, stream: StreamId) -> Result<(), LinkError> {
         let error =
             AgentError { code: ErrorCode::Unsupported, message: "this worker takes no requests".to_owned() };

@@ -19,6 +19,8 @@ pub(super) struct Greeted<R, W> {
     pub(super) reader: R,
     pub(super) writer: W,
     pub(super) decoder: Decoder,
+    /// The version that is spoken on it.
+    pub(super) version: u32,
 }
 
 pub(super) enum Refused {
@@ -98,7 +100,7 @@ where
     let mut buffer = BytesMut::new();
     encode(&mut buffer, FrameKind::Welcome, 0, &payload);
     writer.write_all(&buffer).await.map_err(|_| Refused::Peer("it went away while greeted"))?;
-    Ok(Greeted { reader, writer, decoder })
+    Ok(Greeted { reader, writer, decoder, version })
 }
 
 /// Checks what the agent says of itself; the version to speak.
@@ -106,10 +108,7 @@ fn accept(hello: &Hello, shared: &Shared) -> Result<u32, Refused> {
     if hello.highest_epoch > shared.terms.epoch {
         return Err(Refused::Over(Closed::Fenced));
     }
-    let version = hello.newest_version.min(protocol::VERSION);
-    if version < hello.oldest_version.max(protocol::OLDEST_VERSION) {
-        return Err(Refused::Over(Closed::Version));
-    }
+    let version = hello.common_version().ok_or(Refused::Over(Closed::Version))?;
     let mut other = false;
     shared.boot_id.send_if_modified(|boot_id| match boot_id {
         Some(known) => {

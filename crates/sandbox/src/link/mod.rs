@@ -277,13 +277,17 @@ where
             return false;
         }
     };
-    let (connection, driven) = Connection::new();
+    let (connection, driven) = Connection::new(greeted.version);
     if !become_current(shared, &connection) {
         return true;
     }
-    shared.metrics.agents_connected.inc();
+    if greeted.version < protocol::VERSION {
+        tracing::info!(version = greeted.version, "an agent speaks an earlier version of the protocol");
+    }
+    let connected = shared.metrics.agents_connected.with_label_values(&[&greeted.version.to_string()]);
+    connected.inc();
     let result = connection::run(&connection, driven, greeted.reader, greeted.writer, greeted.decoder).await;
-    shared.metrics.agents_connected.dec();
+    connected.dec();
     if let Err(LinkError::Protocol(why)) = result {
         shared.metrics.error("protocol");
         tracing::warn!(why, "an agent broke the protocol");

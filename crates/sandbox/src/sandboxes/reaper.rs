@@ -193,6 +193,8 @@ pub(super) async fn pass(core: &Arc<Core>) -> Result<Vec<Action>, SandboxError> 
             );
         }
     }
+    let pruned = core.driver.prune().await?;
+    core.metrics.reaped.with_label_values(&["agent"]).inc_by(pruned);
     Ok(actions)
 }
 

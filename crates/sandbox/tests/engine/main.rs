@@ -5,6 +5,7 @@
 /// What the sandboxes of these tests run on.
 pub(crate) const RUNTIME: &str = "runc";
 
+mod agents;
 mod faults;
 mod life;
 mod profile;

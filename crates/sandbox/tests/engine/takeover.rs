@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use protocol::{ExecRequest, OperationState};
+use protocol::{ErrorCode, ExecRequest, ListRequest, OperationState};
 use sandbox::{Adoption, ExecEvent, GoneReason, LinkError, Origin, Sandbox, SandboxError, WorkspaceFate};
 
 use crate::support::{Rig, bash, docker, key, run_request, shell, small, until, volume_mode};
@@ -79,6 +79,43 @@ async fn a_command_runs_on_and_its_output_has_no_gap() {
     assert_eq!(bash(&third, "echo mine").await.stdout, "mine\n");
     second.release(&third, WorkspaceFate::Remove);
     rig.finish(&[&first, &second]).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_of_the_version_before_goes_on_under_a_worker_of_this_one() {
+    let before = Rig::with(|config| config.agent_protocol = Some(1));
+    let (old, new) = (before.worker(), before.worker());
+    let sandbox = old.acquire(small()).await.unwrap();
+    assert_eq!(bash(&sandbox, "echo kept > kept; cat kept").await.stdout, "kept\n");
+    let mut stream =
+        sandbox.agent().exec(shell("on", "mkfifo go; echo up; read -r line < go; echo $line")).await.unwrap();
+    let durable = loop {
+        if let Some(ExecEvent::Output(piece)) = stream.next().await.unwrap() {
+            break piece.offset + piece.bytes.len() as u64;
+        }
+    };
+    old.let_go(&sandbox);
+
+    let adopted = new.adopt(adoption(&sandbox, 2)).await.unwrap();
+    let listed = ListRequest {
+        root: protocol::WORKSPACE_DIR.to_owned(),
+        path: String::new(),
+        max_depth: 1,
+        include_hidden: false,
+        respect_ignore: false,
+        limit: 10,
+    };
+    let listed = adopted.agent().list(listed).await.unwrap();
+    assert!(listed.entries.iter().any(|entry| entry.path == "kept"), "{listed:?}");
+    let refused = adopted.agent().make_directory(protocol::WORKSPACE_DIR, "made").await;
+    let unsupported =
+        |error: &LinkError| matches!(error, LinkError::Agent(error) if error.code == ErrorCode::Unsupported);
+    assert!(refused.as_ref().is_err_and(unsupported), "{refused:?}");
+    let attach = ExecRequest { key: key("on"), resume_from: durable, spec: None };
+    let (ended, _) = tokio::join!(run_request(adopted.agent(), attach), bash(&adopted, "echo on > go"));
+    assert_eq!(ended.unwrap().stdout, "on\n");
+    new.release(&adopted, WorkspaceFate::Remove);
+    before.finish(&[&old, &new]).await;
 }
 
 #[tokio::test]

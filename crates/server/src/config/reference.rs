@@ -192,6 +192,10 @@ pub const SETTINGS: &[Setting] = &[
         "sandbox.agent_path",
         "The agent's static binary, which is put into every sandbox. `TOOLHOST_AGENT_PATH` is accepted too.",
     ),
+    value(
+        "sandbox.agent_protocol",
+        "Newest version of the protocol that the agents of new sandboxes speak, to rehearse an upgrade or the way back. That of this version when left out.",
+    ),
     text(
         "sandbox.engine",
         "Address of the container engine. `DOCKER_HOST`, else the usual socket, when left out.",

@@ -117,7 +117,8 @@ impl Exchange {
                     let code = match error.code {
                         ErrorCode::Ended | ErrorCode::NotFound => Code::ShellEnded,
                         ErrorCode::LimitExceeded => Code::SandboxLimit,
-                        ErrorCode::Conflict | ErrorCode::Unsupported => Code::Conflict,
+                        ErrorCode::Conflict => Code::Conflict,
+                        ErrorCode::Unsupported => Code::SandboxOutdated,
                         _ => Code::PlatformError,
                     };
                     return Err(ExchangeError::new(code, sentence(&error.message)));

@@ -71,7 +71,6 @@ impl CallPorts {
         }
         self.begin().await?;
         let (stream, attached) = self.attach(&key, spec.clone()).await?;
-        self.check_terminal(&key, &spec, &attached).await?;
         let offset = attached.offset;
         let shell = self.record(&key, shell_id, command, ShellLog::Own).await?;
         self.facts.became_shell.store(true, Ordering::Relaxed);

@@ -5,12 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use domain::Code;
 use domain::limits::KILL_GRACE_MS;
-use sandbox::protocol::{
-    self, ExecAttached, ExecExit, ExecLimits, ExecSpec, KillRequest, OperationKey, Role, StdinMode,
-    TerminalSize,
-};
+use sandbox::protocol::{self, ExecExit, ExecLimits, ExecSpec, OperationKey, Role, StdinMode, TerminalSize};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tools::ToolError;
@@ -117,22 +113,6 @@ impl CallPorts {
             detached: false,
             terminal: command.terminal.as_ref().map(|it| TerminalSize { rows: it.rows, cols: it.cols }),
         }
-    }
-
-    /// An agent of a version without terminals has given the command pipes: it is ended.
-    pub(super) async fn check_terminal(
-        &self,
-        key: &OperationKey,
-        spec: &ExecSpec,
-        attached: &ExecAttached,
-    ) -> Result<(), ToolError> {
-        if spec.terminal.is_none() || attached.terminal {
-            return Ok(());
-        }
-        let request = KillRequest { key: key.clone(), signal: None, grace_ms: 0 };
-        let _ = self.serving.sandbox.agent().kill(request).await;
-        let message = "This sandbox is of a version without terminals.";
-        Err(ToolError::new(Code::StartFailed, message).hint("Reset the session, or create a new one."))
     }
 
     /// Whether somebody before may have run this operation in this sandbox.

@@ -22,7 +22,14 @@ pub(crate) fn of_agent(error: &AgentError) -> ToolError {
         ErrorCode::Ended => Code::ShellEnded,
         ErrorCode::StartFailed => Code::StartFailed,
         ErrorCode::LimitExceeded => Code::SandboxLimit,
-        ErrorCode::Unsupported | ErrorCode::Io => Code::PlatformError,
+        ErrorCode::Unsupported => return outdated(error),
+        ErrorCode::Io => Code::PlatformError,
     };
     ToolError::new(code, error.message.clone())
+}
+
+/// The agent is frozen in its sandbox, and is of a version without this.
+fn outdated(error: &AgentError) -> ToolError {
+    ToolError::new(Code::SandboxOutdated, error.message.clone())
+        .hint("Reset the session, or create a new one: its sandbox is then of the present version.")
 }

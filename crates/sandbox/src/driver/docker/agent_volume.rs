@@ -45,40 +45,64 @@ impl AgentVolume {
         Ok(self.name.clone())
     }
 
-    /// Makes sure of it again next time: a sandbox did not come up.
-    pub(super) async fn doubt(&self) {
-        *self.ready.lock().await = false;
+    /// Makes sure of it again, as a sandbox did not come up. Whether the agent was not there as it should be.
+    pub(super) async fn mend(
+        &self,
+        engine: &Engine,
+        identity: &Identity,
+        image: &str,
+    ) -> Result<bool, EngineError> {
+        let mut ready = self.ready.lock().await;
+        *ready = false;
+        let mended = self.fill(engine, identity, image).await?;
+        *ready = true;
+        Ok(mended)
     }
 
-    /// Looks into the volume and fills it if the agent is not there as it should be. A crash half-way is mended
-    /// by the next worker, as the size tells.
-    async fn fill(&self, engine: &Engine, identity: &Identity, image: &str) -> Result<(), EngineError> {
+    /// Looks into the volume and fills it if the agent is not there as it should be; whether it did. A crash half-way is
+    /// mended by the next worker, as the size tells.
+    async fn fill(&self, engine: &Engine, identity: &Identity, image: &str) -> Result<bool, EngineError> {
         helper::sweep(engine, identity).await?;
-        let request = VolumeCreateRequest {
-            name: Some(self.name.clone()),
-            labels: Some(identity.labels(Kind::Agent)),
-            ..VolumeCreateRequest::default()
-        };
-        engine.call("create the agent's volume", ACT, |docker| docker.create_volume(request)).await?;
+        self.create(engine, identity).await?;
         let mount = profile::volume(self.name.clone(), AGENT_DIR, false);
         let helper = Helper::create(engine, identity, image, mount).await?;
         let filled = async {
             let whole = Some(self.binary.len() as u64);
             if helper.size_of(protocol::AGENT_PATH).await? == whole {
-                return Ok(());
+                return Ok(false);
             }
             // Another worker may be filling it at this moment.
             tokio::time::sleep(Duration::from_millis(rand::random_range(0..300))).await;
             if helper.size_of(protocol::AGENT_PATH).await? == whole {
-                return Ok(());
+                return Ok(false);
             }
             let archive = self.archive().map_err(EngineError::host("pack the agent"))?;
-            helper.upload(archive).await
+            helper.upload(archive).await.map(|()| true)
         }
         .await;
         let removed = helper.remove().await;
-        filled.and(removed)?;
-        self.remove_older(engine, identity).await
+        let filled = filled?;
+        removed.map(|()| filled)
+    }
+
+    /// Makes the volume, if it is not there. One that the engine has made by itself, under a container that names it, has none of
+    /// our labels and nothing in it: nobody would ever remove it.
+    async fn create(&self, engine: &Engine, identity: &Identity) -> Result<(), EngineError> {
+        let labels = identity.labels(Kind::Agent);
+        let request = VolumeCreateRequest {
+            name: Some(self.name.clone()),
+            labels: Some(labels.clone()),
+            ..VolumeCreateRequest::default()
+        };
+        let operation = "create the agent's volume";
+        let made = engine.call(operation, ACT, |docker| docker.create_volume(request.clone())).await?;
+        if labels.iter().all(|(name, value)| made.labels.get(name) == Some(value)) {
+            return Ok(());
+        }
+        if remove(engine, &self.name).await? {
+            engine.call(operation, ACT, |docker| docker.create_volume(request)).await?;
+        }
+        Ok(())
     }
 
     /// The agent, an empty folder to mount the link on, and a root that only root may enter.
@@ -93,23 +117,31 @@ impl AgentVolume {
         archive.into_inner()
     }
 
-    /// Volumes of earlier agents go when no sandbox uses them any more; the engine refuses for those in use.
-    async fn remove_older(&self, engine: &Engine, identity: &Identity) -> Result<(), EngineError> {
+    /// Removes the volumes of other builds of the agent that no container of any state uses; how many. A worker of such a
+    /// build that still runs makes its own again when it next needs it.
+    pub(super) async fn prune(&self, engine: &Engine, identity: &Identity) -> Result<u64, EngineError> {
         let options = ListVolumesOptions { filters: Some(filters(identity.selector(Kind::Agent))) };
         let listed = engine.call("list volumes", ASK, |docker| docker.list_volumes(Some(options))).await?;
+        let mut removed = 0;
         for volume in listed.volumes.unwrap_or_default() {
-            if volume.name != self.name {
-                let removed = engine
-                    .call("remove volume", ACT, |docker| {
-                        docker.remove_volume(&volume.name, None::<RemoveVolumeOptions>)
-                    })
-                    .await;
-                if let Err(error) = removed {
-                    tracing::debug!(%error, "an older agent's volume stays");
-                }
+            if volume.name != self.name && remove(engine, &volume.name).await? {
+                tracing::info!(volume = volume.name, "the volume of another build of the agent was removed");
+                removed += 1;
             }
         }
-        Ok(())
+        Ok(removed)
+    }
+}
+
+/// Removes a volume that no container has; the engine refuses for those in use. Whether it is gone by this.
+async fn remove(engine: &Engine, name: &str) -> Result<bool, EngineError> {
+    let removed = engine
+        .call("remove volume", ACT, |docker| docker.remove_volume(name, None::<RemoveVolumeOptions>))
+        .await;
+    match found(removed) {
+        Ok(removed) => Ok(removed.is_some()),
+        Err(EngineError::Refused { status: 409, .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

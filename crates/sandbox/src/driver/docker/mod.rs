@@ -44,6 +44,7 @@ pub struct DockerDriver {
     workspaces: Workspaces,
     seccomp: String,
     gvisor_runtimes: Vec<String>,
+    agent_protocol: Option<u32>,
 }
 
 impl DockerDriver {
@@ -77,6 +78,7 @@ impl DockerDriver {
             workspaces,
             seccomp: seccomp(config)?,
             gvisor_runtimes: config.gvisor_runtimes.clone(),
+            agent_protocol: agent_protocol(config)?,
             identity,
         })
     }
@@ -89,15 +91,31 @@ impl DockerDriver {
         }
     }
 
+    /// Creates and starts a container; a second time when it was the agent that was missing and not the image's fault: a worker of
+    /// another build may have removed the agent's volume while no sandbox used it.
     async fn create_container(
         &self,
         spec: &SandboxSpec,
         mounted: &Mounted,
     ) -> Result<Container, EngineError> {
+        match self.try_container(spec, mounted).await {
+            Err(error @ EngineError::CannotStart { .. }) => {
+                helper::remove(&self.engine, &self.identity.container_name(spec.sandbox_id)).await?;
+                if self.agent.mend(&self.engine, &self.identity, &spec.resolved.id).await? {
+                    self.try_container(spec, mounted).await
+                } else {
+                    Err(error)
+                }
+            }
+            other => other,
+        }
+    }
+
+    async fn try_container(&self, spec: &SandboxSpec, mounted: &Mounted) -> Result<Container, EngineError> {
         let agent = self.agent.ensure(&self.engine, &self.identity, &spec.resolved.id).await?;
         let volumes = profile::Volumes { agent, workspace: mounted.volume.clone() };
         let kernel = self.kernel(&spec.runtime);
-        let body = profile::body(&self.identity, spec, volumes, kernel, &self.seccomp);
+        let body = profile::body(&self.identity, spec, volumes, kernel, &self.seccomp, self.agent_protocol);
         let name = self.identity.container_name(spec.sandbox_id);
         let options = CreateContainerOptions { name: Some(name), ..CreateContainerOptions::default() };
         let created =
@@ -113,7 +131,6 @@ impl DockerDriver {
             Ok(()) => Ok(container),
             Err(EngineError::Refused { message, .. }) if message.contains("OCI runtime") => {
                 tracing::warn!(image = spec.image, message, "the runtime could not start the agent");
-                self.agent.doubt().await;
                 let reason = "the container runtime could not start the agent in it".to_owned();
                 Err(EngineError::CannotStart { image: spec.image.clone(), reason })
             }
@@ -132,6 +149,17 @@ fn check(identity: &Identity) -> Result<(), EngineError> {
         return Err(EngineError::host("take the installation's name")(error));
     }
     Ok(())
+}
+
+fn agent_protocol(config: &Config) -> Result<Option<u32>, EngineError> {
+    let speakable = protocol::OLDEST_VERSION..=protocol::VERSION;
+    match config.agent_protocol {
+        Some(version) if !speakable.contains(&version) => {
+            let reason = format!("this version speaks {} to {}", speakable.start(), speakable.end());
+            Err(EngineError::host("hold agents to a version of the protocol")(std::io::Error::other(reason)))
+        }
+        held => Ok(held),
+    }
 }
 
 fn seccomp(config: &Config) -> Result<String, EngineError> {
@@ -271,6 +299,10 @@ impl Driver for DockerDriver {
 
     async fn remove_workspace(&self, name: &WorkspaceName) -> Result<(), EngineError> {
         self.workspaces.remove(&self.engine, &self.identity, name).await
+    }
+
+    async fn prune(&self) -> Result<u64, EngineError> {
+        self.agent.prune(&self.engine, &self.identity).await
     }
 
     async fn list_workspaces(&self) -> Result<Vec<ObservedWorkspace>, EngineError> {

@@ -65,6 +65,7 @@ pub(super) fn body(
     volumes: Volumes,
     kernel: Kernel,
     seccomp: &str,
+    agent_protocol: Option<u32>,
 ) -> ContainerCreateBody {
     let mut labels = identity.labels(Kind::Sandbox);
     labels.insert(labels::SANDBOX.to_owned(), spec.sandbox_id.to_string());
@@ -75,7 +76,10 @@ pub(super) fn body(
     ContainerCreateBody {
         image: Some(spec.resolved.id.clone()),
         entrypoint: Some(vec![protocol::AGENT_PATH.to_owned()]),
-        cmd: Some(Vec::new()),
+        cmd: Some(
+            agent_protocol
+                .map_or_else(Vec::new, |version| vec!["--protocol".to_owned(), version.to_string()]),
+        ),
         env: Some(env.collect()),
         user: Some("0:0".to_owned()),
         working_dir: Some("/".to_owned()),
