@@ -7,6 +7,7 @@ use sqlx::types::Json;
 use sqlx::{Executor, Row};
 use uuid::Uuid;
 
+use crate::admit_one::{admit_one, fits};
 use crate::db::unsigned;
 use crate::idempotency::Request;
 use crate::reach::Reach;
@@ -226,6 +227,11 @@ pub(crate) async fn admit(
     reach: Reach,
     ops: &[&AdmitOp],
 ) -> Result<Vec<Verdict>, sqlx::Error> {
+    if let [op] = ops
+        && fits(op)
+    {
+        return Ok(vec![admit_one(connection, reach, op).await?]);
+    }
     let at_once = |op: &&AdmitOp| {
         !op.again && op.after_call_id.is_none() && (op.reserved_by.is_some() || op.ended.is_some())
     };
@@ -268,7 +274,8 @@ fn each<'a, T>(ops: &[&'a AdmitOp], field: impl Fn(&'a AdmitOp) -> T) -> Vec<T> 
     ops.iter().map(|op| field(op)).collect()
 }
 
-fn verdict(row: &PgRow) -> Result<Verdict, sqlx::Error> {
+/// What a row of either statement says.
+pub(crate) fn verdict(row: &PgRow) -> Result<Verdict, sqlx::Error> {
     let at = row.try_get("at")?;
     Ok(match row.try_get::<&str, _>("verdict")? {
         "starting" => Verdict::Started { at },

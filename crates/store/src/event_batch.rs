@@ -9,6 +9,7 @@ use sqlx::{Executor, Row};
 
 use crate::Result;
 use crate::db::signed;
+use crate::event_one::write_one;
 use crate::events::Fence;
 use crate::reach::Reach;
 
@@ -76,6 +77,13 @@ pub(crate) async fn write(
     reach: Reach,
     ops: &[&WriteOp],
 ) -> Result<Vec<Written>, sqlx::Error> {
+    if let [op] = ops {
+        let written = write_one(connection, reach, op).await?;
+        return Ok(vec![match written {
+            Some(written) => written,
+            None => refused(connection, reach, op).await?,
+        }]);
+    }
     let pieces = Pieces::of(ops);
     let ids = || ops.iter().map(|op| op.fence.call_id.uuid());
     let rows = connection.fetch_all(
@@ -216,7 +224,8 @@ fn each<'a, T>(ops: &[&'a WriteOp], field: impl Fn(&'a WriteOp) -> T) -> Vec<T> 
     ops.iter().map(|op| field(op)).collect()
 }
 
-fn output(event: &EventBody) -> Option<&domain::event::OutputPiece> {
+/// The output that an event carries.
+pub(crate) fn output(event: &EventBody) -> Option<&domain::event::OutputPiece> {
     match event {
         EventBody::Output(piece) => Some(piece),
         EventBody::Queued { .. }

@@ -6,6 +6,7 @@
 mod activity;
 mod admission;
 mod admit_batch;
+mod admit_one;
 mod artifacts;
 mod audit;
 mod auth;
@@ -21,6 +22,7 @@ mod ending;
 mod erasure;
 mod error;
 mod event_batch;
+mod event_one;
 mod events;
 mod export;
 mod files;
