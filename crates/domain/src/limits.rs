@@ -83,8 +83,10 @@ pub const SESSION_CONTEXTS: u32 = 8;
 pub const CONTEXT_NAME_CHARS: usize = 64;
 /// Time between the interrupt of code in a context and the end of its interpreter, in milliseconds.
 pub const INTERRUPT_GRACE_MS: u64 = 1_000;
-/// Shells that may run in one session.
+/// Shells that may run in one session when policy does not say.
 pub const SESSION_SHELLS: u32 = 16;
+/// Shells of a tenant that run at the same time when policy does not say.
+pub const SHELLS: u32 = 256;
 /// Named shells that a session remembers: each may hold as much text as `NAMED_SHELL_BYTES`.
 pub const SESSION_NAMED_SHELLS: u32 = 16;
 /// Longest name of a named shell, in characters.

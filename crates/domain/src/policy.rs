@@ -90,6 +90,9 @@ pub struct LimitRules {
     /// Shells that run in one session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_shells: Option<u32>,
+    /// Shells of the tenant that run at the same time, in all its sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shells: Option<u32>,
     /// Largest `timeout_ms` of a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -136,6 +139,8 @@ pub struct EffectiveLimits {
     pub session_running_calls: u32,
     /// See [`LimitRules::session_shells`].
     pub session_shells: u32,
+    /// See [`LimitRules::shells`].
+    pub shells: u32,
     /// See [`LimitRules::timeout_ms`].
     pub timeout_ms: u64,
     /// See [`LimitRules::output_bytes`].
@@ -167,6 +172,7 @@ impl Default for EffectiveLimits {
             queued_calls: 10_000,
             session_running_calls: limits::SESSION_RUNNING_CALLS,
             session_shells: limits::SESSION_SHELLS,
+            shells: limits::SHELLS,
             timeout_ms: limits::TIMEOUT_MS,
             output_bytes: limits::OUTPUT_BYTES,
             stored_bytes: limits::STORED_BYTES,
@@ -319,6 +325,7 @@ pub fn effective_limits(layers: &[Layered<'_>]) -> EffectiveLimits {
         combine.apply(&mut effective.queued_calls, rules.queued_calls);
         combine.apply(&mut effective.session_running_calls, rules.session_running_calls);
         combine.apply(&mut effective.session_shells, rules.session_shells);
+        combine.apply(&mut effective.shells, rules.shells);
         combine.apply(&mut effective.timeout_ms, rules.timeout_ms);
         combine.apply(&mut effective.output_bytes, rules.output_bytes);
         combine.apply(&mut effective.stored_bytes, rules.stored_bytes);

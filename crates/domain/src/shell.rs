@@ -42,6 +42,9 @@ pub struct Shell {
     pub call_id: CallId,
     /// Operation of that call under which the agent knows it.
     pub operation: u32,
+    /// The named shell that it began as; tools find the newest of a name by it.
+    #[serde(default)]
+    pub name: Option<ShellName>,
     /// The command's text.
     pub command: String,
     /// Why it runs, in the words of the call.
@@ -85,7 +88,8 @@ pub struct NamedShell {
 }
 
 /// The name of a named shell: 1 to 64 letters, digits, `.`, `_` and `-`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ShellName(String);
 
 /// Why a text is no name of a shell.
@@ -109,6 +113,20 @@ impl FromStr for ShellName {
         let is_name =
             (1..=limits::NAMED_SHELL_NAME_CHARS).contains(&text.len()) && text.chars().all(is_plain);
         if is_name { Ok(Self(text.to_owned())) } else { Err(ShellNameError) }
+    }
+}
+
+impl TryFrom<String> for ShellName {
+    type Error = ShellNameError;
+
+    fn try_from(text: String) -> Result<Self, ShellNameError> {
+        text.parse()
+    }
+}
+
+impl From<ShellName> for String {
+    fn from(name: ShellName) -> Self {
+        name.0
     }
 }
 

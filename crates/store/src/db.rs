@@ -43,6 +43,8 @@ pub(crate) enum Lock {
     Roles,
     /// A session's contexts.
     Contexts,
+    /// A tenant's shells.
+    Shells,
 }
 
 /// The pools of one process.
@@ -237,6 +239,7 @@ impl Conn {
             Lock::Keys => 7_450_219_374_i64,
             Lock::Roles => 7_450_219_375,
             Lock::Contexts => 7_450_219_376,
+            Lock::Shells => 7_450_219_377,
         };
         let statement = sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, $2))");
         self.execute(statement.bind(of.to_string()).bind(seed)).await?;

@@ -67,7 +67,12 @@ pub(crate) async fn write_one(
             .bind(end.map(|end| end.reason.as_str()))
             .bind(op.events.iter().map(|event| event.kind()).collect::<Vec<_>>())
             .bind(op.data.iter().map(Option::as_deref).collect::<Vec<_>>())
-            .bind(op.events.iter().map(|event| output(event).map(|piece| signed(piece.log_offset))).collect::<Vec<_>>())
+            .bind(
+                op.events
+                    .iter()
+                    .map(|event| output(event).map(|piece| signed(piece.log_offset)))
+                    .collect::<Vec<_>>(),
+            )
             .bind(pieces.iter().map(|piece| signed(piece.log_offset)).collect::<Vec<_>>())
             .bind(pieces.iter().map(|piece| piece.stream.number()).collect::<Vec<_>>())
             .bind(pieces.iter().map(|piece| signed(piece.offset)).collect::<Vec<_>>())

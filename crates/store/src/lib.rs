@@ -106,7 +106,7 @@ pub use roles::{Keeper, NewRole, ROLES, Role};
 pub use sandboxes::{LiveSandbox, LiveSandboxes, NewSandbox, ReservedSandbox};
 pub use schema::{MigrationName, Schema, SchemaFit};
 pub use sessions::{SessionFilter, SessionPatch};
-pub use shells::{NewShell, ShellEnd, ShellLog};
+pub use shells::{NewShell, SESSION_SHELLS_FULL, ShellEnd, ShellLimits, ShellLog, TENANT_SHELLS_FULL};
 pub use stored::TenantUse;
 pub use subjects::TokenSubject;
 pub use takeover::TakenOver;

@@ -25,6 +25,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (18, "terminals", include_str!("../../../migrations/0018_terminals.sql")),
     (26, "restore", include_str!("../../../migrations/0026_restore.sql")),
     (28, "named shells", include_str!("../../../migrations/0028_named_shells.sql")),
+    (29, "shells by name", include_str!("../../../migrations/0029_shells_by_name.sql")),
     (32, "upgrades", include_str!("../../../migrations/0032_upgrades.sql")),
     (34, "erasure", include_str!("../../../migrations/0034_erasure.sql")),
 ];

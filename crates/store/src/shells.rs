@@ -2,13 +2,13 @@
 
 use domain::event::OutputPiece;
 use domain::{
-    CallId, Principal, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantContext, TenantId,
+    CallId, Principal, SessionId, Shell, ShellId, ShellName, ShellStatus, StreamName, TenantContext, TenantId,
 };
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use crate::db::{read, read_found, signed, unknown_word, unsigned};
+use crate::db::{Conn, Lock, read, read_found, signed, unknown_word, unsigned};
 use crate::error::translate;
 use crate::json::{sanitised, sanitised_text};
 use crate::{Result, SessionFence, Store, StoreError};
@@ -16,8 +16,8 @@ use crate::{Result, SessionFence, Store, StoreError};
 /// What [`shell`] reads.
 macro_rules! shell_columns {
     () => {
-        "h.id, h.tenant_id, h.session_id, h.call_id, h.operation, h.command, h.description, h.terminal, h.status, h.exit_code,
-         h.signal, h.end_reason, h.next_offset, h.created_at, h.ended_at"
+        "h.id, h.tenant_id, h.session_id, h.call_id, h.operation, h.name, h.command, h.description, h.terminal, h.status,
+         h.exit_code, h.signal, h.end_reason, h.next_offset, h.created_at, h.ended_at"
     };
 }
 
@@ -30,6 +30,8 @@ pub struct NewShell {
     pub call_id: CallId,
     /// Operation of that call under which the agent knows it.
     pub operation: u32,
+    /// The named shell that it begins as.
+    pub name: Option<ShellName>,
     /// The command's text.
     pub command: String,
     /// Why it runs.
@@ -38,7 +40,23 @@ pub struct NewShell {
     pub terminal: bool,
     /// Where its log is.
     pub log: ShellLog,
+    /// How many may run, with this one.
+    pub limits: ShellLimits,
 }
+
+/// Shells that may run at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShellLimits {
+    /// In the session.
+    pub session: u32,
+    /// In all sessions of the tenant.
+    pub tenant: u32,
+}
+
+/// The conflict of a shell for which its session has no room.
+pub const SESSION_SHELLS_FULL: &str = "the session has as many shells as it may";
+/// The conflict of a shell for which its tenant has no room.
+pub const TENANT_SHELLS_FULL: &str = "the tenant has as many shells as it may";
 
 /// Where a shell's log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,22 +79,30 @@ pub struct ShellEnd {
 }
 
 impl Store {
-    /// Records a shell of the fence's session. Idempotent by id.
+    /// Records a shell of the fence's session. Idempotent by id. Limits are counted under a lock, so that starts at the same moment, on
+    /// whichever hosts, do not pass them.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] with [`SESSION_SHELLS_FULL`] or [`TENANT_SHELLS_FULL`] when there is no room.
     pub async fn create_shell(&self, fence: &SessionFence, new: NewShell) -> Result<Shell> {
         const OPERATION: &str = "create shell";
         let owner = match new.log {
             ShellLog::Own => new.id.uuid(),
             ShellLog::OfCall => new.call_id.uuid(),
         };
-        let mut conn = self.db().system(OPERATION).await?;
+        let mut conn = self.db().system_transaction(OPERATION).await?;
+        if let Some(full) = no_room(&mut conn, fence, &new).await? {
+            conn.end().await?;
+            return Err(StoreError::Conflict { operation: OPERATION, message: full });
+        }
         let row = conn
             .optional(
                 sqlx::query(concat!(
                     "WITH owned AS (
                          SELECT id, tenant_id FROM sessions WHERE id = $1 AND worker_id = $2 AND epoch = $3 AND status <> 'ended'
                      ), fresh AS (
-                         INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, description, terminal, next_offset)
-                         SELECT $4, owned.tenant_id, owned.id, $5, $6, $7, $8, $9, $13, coalesce(
+                         INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, description, terminal, name, next_offset)
+                         SELECT $4, owned.tenant_id, owned.id, $5, $6, $7, $8, $9, $13, $14, coalesce(
                              (SELECT log_offset + octet_length(bytes) FROM output_chunks
                               WHERE owner = $7 ORDER BY log_offset DESC LIMIT 1), 0)
                          FROM owned ON CONFLICT (id) DO NOTHING RETURNING *
@@ -103,12 +129,37 @@ impl Store {
                 .bind(sanitised(OPERATION, &Principal::system())?)
                 .bind(new.id.to_string())
                 .bind(new.call_id.to_string())
-                .bind(new.terminal),
+                .bind(new.terminal)
+                .bind(new.name.as_ref().map(ShellName::as_str)),
             )
             .await?;
         conn.end().await?;
         let row = row.ok_or(StoreError::Stale { operation: OPERATION })?;
         shell(&row).map_err(|error| translate(OPERATION, error))
+    }
+
+    /// Takes back a shell that was recorded and could not be started.
+    pub async fn withdraw_shell(&self, fence: &SessionFence, shell: ShellId) -> Result<()> {
+        let mut conn = self.db().system("withdraw shell").await?;
+        conn.execute(
+            sqlx::query(
+                "WITH gone AS (
+                     DELETE FROM shells h USING sessions s WHERE h.id = $4 AND h.status = 'running' AND s.id = h.session_id
+                       AND s.id = $1 AND s.worker_id = $2 AND s.epoch = $3
+                     RETURNING h.tenant_id
+                 )
+                 INSERT INTO audit_log (tenant_id, principal, action, target, allowed, details)
+                 SELECT tenant_id, $5::text::jsonb, 'shell.end', $6, true, jsonb_build_object('reason', 'not_started') FROM gone",
+            )
+            .bind(fence.session_id.uuid())
+            .bind(fence.worker_id.uuid())
+            .bind(signed(fence.epoch))
+            .bind(shell.uuid())
+            .bind(sanitised("withdraw shell", &Principal::system())?)
+            .bind(shell.to_string()),
+        )
+        .await?;
+        conn.end().await
     }
 
     /// Adds to a shell's log. Pieces that are there already are left as they are, so a batch may be sent again.
@@ -266,6 +317,46 @@ impl Store {
     }
 }
 
+/// Which limit leaves no room for a shell that is not recorded yet. Shells of ended sessions do not run, whatever their rows say.
+async fn no_room(conn: &mut Conn, fence: &SessionFence, new: &NewShell) -> Result<Option<&'static str>> {
+    const OPERATION: &str = "count running shells";
+    let session = conn
+        .optional(
+            sqlx::query("SELECT tenant_id FROM sessions WHERE id = $1 AND worker_id = $2 AND epoch = $3")
+                .bind(fence.session_id.uuid())
+                .bind(fence.worker_id.uuid())
+                .bind(signed(fence.epoch)),
+        )
+        .await?;
+    let Some(session) = session else { return Ok(None) };
+    let tenant: Uuid = session.try_get("tenant_id").map_err(|error| translate(OPERATION, error))?;
+    conn.lock(Lock::Shells, tenant).await?;
+    let row = conn
+        .one(
+            sqlx::query(
+                "SELECT count(*) AS of_tenant, count(*) FILTER (WHERE h.session_id = $2) AS of_session,
+                     EXISTS (SELECT 1 FROM shells WHERE id = $3) AS is_known
+                 FROM shells h JOIN sessions s ON s.id = h.session_id AND s.status <> 'ended'
+                 WHERE h.tenant_id = $1 AND h.status = 'running'",
+            )
+            .bind(tenant)
+            .bind(fence.session_id.uuid())
+            .bind(new.id.uuid()),
+        )
+        .await?;
+    let number = |column| row.try_get::<i64, _>(column).map_err(|error| translate(OPERATION, error));
+    let is_known: bool = row.try_get("is_known").map_err(|error| translate(OPERATION, error))?;
+    Ok(if is_known {
+        None
+    } else if number("of_session")? >= i64::from(new.limits.session) {
+        Some(SESSION_SHELLS_FULL)
+    } else if number("of_tenant")? >= i64::from(new.limits.tenant) {
+        Some(TENANT_SHELLS_FULL)
+    } else {
+        None
+    })
+}
+
 fn shell(row: &PgRow) -> Result<Shell, sqlx::Error> {
     let status: &str = row.try_get("status")?;
     Ok(Shell {
@@ -274,6 +365,7 @@ fn shell(row: &PgRow) -> Result<Shell, sqlx::Error> {
         session_id: SessionId::from_uuid(row.try_get("session_id")?),
         call_id: CallId::from_uuid(row.try_get::<Uuid, _>("call_id")?),
         operation: u32::try_from(row.try_get::<i32, _>("operation")?).unwrap_or(0),
+        name: row.try_get::<Option<String>, _>("name")?.and_then(|name| name.parse().ok()),
         command: row.try_get("command")?,
         description: row.try_get("description")?,
         terminal: row.try_get("terminal")?,

@@ -2,6 +2,8 @@
 
 /// Longest OSC, DCS, SOS, PM or APC string that is taken for one. An unterminated one must not swallow all that follows.
 const STRING_CHARS: usize = 16 * 1024;
+/// Bytes before a place in a stream that say whether it lies inside a sequence.
+pub(crate) const SEQUENCE_BYTES: u64 = 4 * STRING_CHARS as u64;
 
 /// What a screen would show: as [`plain`], and a line that is written over (`\r`) keeps only its last text.
 pub(crate) fn screen(text: &str) -> String {
@@ -11,6 +13,46 @@ pub(crate) fn screen(text: &str) -> String {
 /// Without escape sequences and control characters; line ends become `\n`.
 pub(crate) fn plain(text: &str) -> String {
     Cleaner::new(CarriageReturn::Dropped).run(text)
+}
+
+/// Without escape sequences and control characters but tabs, line ends and returns, which programs may want.
+pub(crate) fn stripped(text: &str) -> String {
+    Cleaner::new(CarriageReturn::Kept).run(text)
+}
+
+/// [`stripped`] for bytes that come in pieces: sequences and characters that are cut between two pieces are one all the same.
+pub(crate) struct Stripper {
+    cleaner: Cleaner,
+    state: State,
+    /// The beginning of a character.
+    cut: Vec<u8>,
+}
+
+impl Stripper {
+    pub(crate) fn new() -> Self {
+        Self { cleaner: Cleaner::new(CarriageReturn::Kept), state: State::Text, cut: Vec::new() }
+    }
+
+    /// The text that these bytes bring. What may be a sequence, or a character, that has not ended waits for the next piece.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
+        let mut all = std::mem::take(&mut self.cut);
+        all.extend_from_slice(bytes);
+        let (whole, _) = without_cut_end(&all);
+        self.cut = all[whole.len()..].to_vec();
+        for c in String::from_utf8_lossy(whole).chars() {
+            self.state = self.cleaner.step(std::mem::replace(&mut self.state, State::Text), c);
+        }
+        std::mem::take(&mut self.cleaner.out)
+    }
+
+    /// What is left when nothing more comes.
+    pub(crate) fn finish(mut self) -> String {
+        if let State::String { held, .. } = self.state {
+            self.cleaner.give_back(&held);
+        }
+        self.cleaner.out.push_str(&String::from_utf8_lossy(&self.cut));
+        self.cleaner.out
+    }
 }
 
 /// A name on one line: control characters are written as escapes.
@@ -55,6 +97,7 @@ pub(crate) fn without_cut_start(bytes: &[u8]) -> (&[u8], u64) {
 enum CarriageReturn {
     Overwrites,
     Dropped,
+    Kept,
 }
 
 enum State {
@@ -153,7 +196,11 @@ impl Cleaner {
                 self.line = self.out.len();
                 self.returned = false;
             }
-            '\r' => self.returned = self.carriage_return == CarriageReturn::Overwrites,
+            '\r' => match self.carriage_return {
+                CarriageReturn::Overwrites => self.returned = true,
+                CarriageReturn::Dropped => {}
+                CarriageReturn::Kept => self.out.push('\r'),
+            },
             '\u{8}' => {
                 if self.carriage_return == CarriageReturn::Overwrites && self.out.len() > self.line {
                     self.out.pop();
@@ -208,6 +255,11 @@ mod tests {
     }
 
     #[test]
+    fn what_is_stripped_keeps_its_returns() {
+        assert_eq!(stripped("\u{1b}[2K10%\r20%\r\n\u{8}\ttab\u{7}"), "10%\r20%\r\n\ttab");
+    }
+
+    #[test]
     fn names_stay_on_one_line() {
         assert_eq!(one_line("a\nb\u{1b}[1m"), "a\\nb\\u{1b}[1m");
     }
@@ -219,6 +271,17 @@ mod tests {
                 prop_assert!(cleaned.chars().all(|c| !c.is_control() || c == '\n' || c == '\t'));
                 prop_assert!(cleaned.len() <= text.len());
             }
+        }
+
+        #[test]
+        fn where_a_stream_is_cut_does_not_matter(text in "[\u{0}-\u{a0}a-c;\\[\\]P€]{0,60}", cuts in prop::collection::vec(0usize..180, 0..6)) {
+            let bytes = text.as_bytes();
+            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).chain([0, bytes.len()]).collect();
+            cuts.sort_unstable();
+            let mut stripper = Stripper::new();
+            let mut came: String = cuts.windows(2).map(|cut| stripper.push(&bytes[cut[0]..cut[1]])).collect();
+            came.push_str(&stripper.finish());
+            prop_assert_eq!(came, stripped(&text));
         }
 
         #[test]

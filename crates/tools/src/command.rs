@@ -131,6 +131,13 @@ pub(crate) fn written(cx: &Context, stdout: &Captured, stderr: &Captured) -> Ran
     }
 }
 
+/// Leaves escape sequences out of the structured part.
+pub(crate) fn strip(cx: &Context, ran: &mut Ran, stdout: &Captured, stderr: &Captured) {
+    let rest = Rest::Call(cx.call_id);
+    ran.stdout = shape::stripped(stdout, cx.output_budget_bytes, StreamName::Stdout, rest).text;
+    ran.stderr = shape::stripped(stderr, cx.output_budget_bytes, StreamName::Stderr, rest).text;
+}
+
 /// The text for the model of what was written so far.
 pub(crate) fn text(
     cx: &Context,

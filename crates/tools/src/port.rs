@@ -35,6 +35,10 @@ pub trait Sandbox: Send + Sync {
     /// Runs a command of bash in a named shell, once every earlier call for that shell has ended. Never in the background.
     async fn run_named(&self, named: Named, command: Command) -> Result<(CommandEnd, NamedEnd), ToolError>;
 
+    /// Starts a command in the background as it would begin in a named shell, once every earlier call for that shell has ended. The
+    /// shell that it becomes has the name, and what it changes is its own.
+    async fn start_named(&self, named: Named, command: Command) -> Result<CommandOutcome, ToolError>;
+
     /// Reads part of a regular file.
     async fn read(&self, path: &SandboxPath, offset: u64, max_bytes: u64) -> Result<FileContent, ToolError>;
 

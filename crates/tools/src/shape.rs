@@ -68,6 +68,12 @@ pub(crate) fn raw(captured: &Captured, budget_bytes: u64, stream: StreamName, re
     Text::raw(captured).fit(usize::try_from(budget_bytes).unwrap_or(usize::MAX), stream, rest)
 }
 
+/// The same without escape sequences and control characters of terminals.
+pub(crate) fn stripped(captured: &Captured, budget_bytes: u64, stream: StreamName, rest: Rest) -> Shaped {
+    let text = Text::stripped(captured);
+    text.fit(usize::try_from(budget_bytes).unwrap_or(usize::MAX), stream, rest)
+}
+
 /// Any text, shortened to a budget with head and tail kept.
 pub(crate) fn text(text: &str, budget_bytes: u64) -> Shaped {
     let whole = Text { head: text.to_owned(), tail: String::new(), gap_bytes: 0 };
@@ -88,6 +94,16 @@ impl Text {
 
     fn raw(captured: &Captured) -> Self {
         Self::of(captured, |text| text.replace('\0', "\u{fffd}"))
+    }
+
+    fn stripped(captured: &Captured) -> Self {
+        let mut text = Self::of(captured, clean::stripped);
+        // What follows the gap may begin inside a sequence, whose rest would be taken for text.
+        if let Some(newline) = text.tail.find('\n').filter(|at| *at < 1_024) {
+            text.gap_bytes += newline as u64 + 1;
+            text.tail.drain(..=newline);
+        }
+        text
     }
 
     fn of(captured: &Captured, shape: impl Fn(&str) -> String) -> Self {

@@ -3,13 +3,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use domain::event::OutputPiece;
-use domain::{Shell, ShellId, ShellStatus, StreamName};
+use domain::{Shell, ShellId, ShellName, ShellStatus, StreamName};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::port::{Captured, ShellOutput};
 use crate::shape::{self, Rest, Shaped};
-use crate::{ArgumentProblem, ToolError};
+use crate::{ArgumentProblem, Context, ToolError};
 
 /// A piece of a shell's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -70,17 +70,33 @@ impl State {
     }
 }
 
-/// The problem of a text that is no shell's id.
-pub(crate) fn check_id(text: &str) -> Option<ArgumentProblem> {
-    let error = text.parse::<ShellId>().err()?;
-    Some(ArgumentProblem::new("/shell_id", format!("is not a shell's id: {error}; list_bash lists them")))
+/// The problem of a text that names no shell.
+pub(crate) fn check_name(text: &str) -> Option<ArgumentProblem> {
+    let error = match (text.parse::<ShellId>(), text.starts_with("shell_"), text.parse::<ShellName>()) {
+        (Ok(_), ..) | (Err(_), false, Ok(_)) => return None,
+        (Err(error), true, _) => error.to_string(),
+        (Err(_), false, Err(error)) => error.to_string(),
+    };
+    let message = format!("is neither a shell's id nor the name of one: {error}; list_bash lists them");
+    Some(ArgumentProblem::new("/shell_id", message))
 }
 
-/// The id of a shell, checked at admission already.
-pub(crate) fn id(text: &str) -> Result<ShellId, ToolError> {
-    text.parse().map_err(|_| {
-        ToolError::new(domain::Code::ShellNotFound, "There is no such shell in this session.")
-            .hint("list_bash lists the shells of this session.")
+/// The shell that is meant, by id, or the newest that began as the named shell of the name.
+pub(crate) async fn find(cx: &Context, text: &str) -> Result<Shell, ToolError> {
+    if let Ok(id) = text.parse() {
+        return cx.shells.get(id).await;
+    }
+    let newest = cx
+        .shells
+        .list()
+        .await?
+        .into_iter()
+        .find(|shell| shell.name.as_ref().is_some_and(|name| name.as_str() == text));
+    newest.ok_or_else(|| {
+        let message = format!("No command of this session was started in the background as {text}.");
+        ToolError::new(domain::Code::ShellNotFound, message).hint(
+            "list_bash lists those that were. What ran in a named shell and ended with its call has its output in the call's result.",
+        )
     })
 }
 
@@ -115,6 +131,13 @@ pub(crate) fn chunks(pieces: &[OutputPiece]) -> Vec<Chunk> {
             }
         })
         .collect()
+}
+
+/// Pieces whose bytes are text made of the log, as a result carries them: each at the offset of what it was made of.
+pub(crate) fn texts(pieces: &[OutputPiece]) -> Vec<Chunk> {
+    let mut chunks = chunks(pieces);
+    chunks.retain(|chunk| chunk.text.as_deref() != Some(""));
+    chunks
 }
 
 /// Pieces as a model reads them: stdout, then stderr, within the budget.

@@ -85,7 +85,8 @@ pub(crate) async fn take_in(tenure: &Arc<Tenure>, row: Session, begin: Begin) ->
     Ok(())
 }
 
-fn limits_of(installation: &Policy, tenant: &Policy, session: Option<&Policy>) -> EffectiveLimits {
+/// What the layers of policy come to.
+pub(crate) fn limits_of(installation: &Policy, tenant: &Policy, session: Option<&Policy>) -> EffectiveLimits {
     let mut layers = vec![
         Layered { layer: Layer::Installation, policy: installation },
         Layered { layer: Layer::Tenant, policy: tenant },

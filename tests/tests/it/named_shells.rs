@@ -169,7 +169,7 @@ async fn named_shells_are_listed_deleted_and_limited() {
         let refused = client.post(&format!("/v1/sessions/{session}/calls"), &wrong).await?;
         let problem = refused.problem(422, "invalid_arguments")?;
         let pointers: Vec<_> = problem["errors"].as_array().context("errors")?.iter().map(|error| error["pointer"].as_str()).collect();
-        ensure!(pointers.len() == 4, "{problem:#}");
+        ensure!(pointers.len() == 3, "{problem:#}");
         // Another tenant sees none of it.
         let stranger = host.tenant("other")?.client;
         stranger.get(&shells).await?.problem(404, "not_found")?;
@@ -331,6 +331,37 @@ async fn a_call_in_line_can_be_ended_after_its_worker_died() {
                 "neither of the ended ones ran: {last:#}"
             );
         }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_the_background_begins_as_a_named_shell_and_is_found_by_its_name() {
+    Host::test(&[], async |host| {
+        let client = &host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        // As a model does that was trained on OpenManus' tools.
+        let call = client.run(&session, "execute_command", json!({"command": "mkdir -p src; cd src; export MODE=dev", "session_name": "web", "blocking": true})).await?;
+        ensure!(call["result"]["structured"]["shell"]["cwd"] == "/workspace/src", "{call:#}");
+        for round in ["first", "second"] {
+            let command = format!("cd /; echo {round} $MODE $OLDPWD; read line; echo got $line; MODE=gone");
+            let call = client.run(&session, "execute_command", json!({"command": command, "session_name": "web"})).await?;
+            let shell = call["result"]["structured"]["shell_id"].as_str().context("a shell")?.to_owned();
+            client.run(&session, "bash_input", json!({"session_name": "web", "text": "ping"})).await?;
+            client.run(&session, "wait", json!({"until": {"shell_id": shell}})).await?;
+            let read = client.run(&session, "check_command_output", json!({"session_name": "web"})).await?;
+            let expected = format!("{round} dev /workspace/src\ngot ping\n");
+            ensure!(read["result"]["structured"]["chunks"][0]["text"] == expected.as_str(), "the newest of the name: {read:#}");
+            let object = client.get(&format!("/v1/sessions/{session}/shells/{shell}")).await?.expect(200)?;
+            ensure!(object["name"] == "web" && object["exit_code"] == 0, "{object:#}");
+        }
+        // It has left nothing in the shell, which goes on as it was.
+        ensure!(named(client, &session, "web", "echo $MODE; pwd").await?["stdout"] == "dev\n/workspace/src\n");
+        let ended = client.run(&session, "terminate_command", json!({"session_name": "web"})).await?;
+        ensure!(ended["result"]["structured"]["was_running"] == false, "{ended:#}");
+        let nothing = client.run(&session, "check_command_output", json!({"session_name": "elsewhere"})).await?;
+        ensure!(nothing["error"]["code"] == "shell_not_found", "{nothing:#}");
         Ok(())
     })
     .await;

@@ -216,3 +216,84 @@ async fn shells_are_made_told_and_ended_over_http() {
     })
     .await;
 }
+
+/// Starts shells in these sessions, all at the same moment, and returns which came to run.
+async fn at_once(client: &Client, sessions: &[&str], count: usize) -> Result<Vec<(String, String)>> {
+    let command = json!({"tool": "bash", "arguments": {"command": "exec sleep 1000", "background": true}, "wait_ms": 60_000});
+    let batch = json!({"calls": vec![command; count]});
+    let batches = sessions.iter().map(async |session| {
+        let answer =
+            client.post(&format!("/v1/sessions/{session}/calls/batch"), &batch).await?.expect(200)?;
+        anyhow::Ok(((*session).to_owned(), answer["data"].clone()))
+    });
+    let mut shells = Vec::new();
+    for (session, calls) in futures_util::future::try_join_all(batches).await? {
+        for call in calls.as_array().context("calls")? {
+            let call = client.ended(call["call"]["id"].as_str().context("an id")?).await?;
+            match call["status"].as_str() {
+                Some("succeeded") => {
+                    let shell = call["result"]["structured"]["shell_id"].as_str().context("a shell")?;
+                    shells.push((session.clone(), shell.to_owned()));
+                }
+                _ => {
+                    ensure!(call["error"]["code"] == "sandbox_limit", "{call:#}");
+                    ensure!(
+                        call["error"]["hint"].to_string().contains("policy.limits."),
+                        "it says what to change: {call:#}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(shells)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_on_shells_hold_whatever_starts_at_the_same_moment() {
+    let limits = &[
+        ("policy.limits.shells", "5"),
+        ("policy.limits.session_shells", "3"),
+        ("policy.limits.session_running_calls", "8"),
+    ];
+    Host::test(limits, async |host| {
+        let (client, other) = (host.tenant("acme")?.client, host.tenant("other")?.client);
+        let (first, second) = (client.session(json!({})).await?, client.session(json!({})).await?);
+        let running = async |session: &str| {
+            let listed = client.get(&format!("/v1/sessions/{session}/shells")).await?.expect(200)?;
+            let shells = listed["data"].as_array().context("a list")?;
+            ensure!(
+                shells.iter().all(|shell| shell["status"] == "running"),
+                "one that was refused leaves nothing: {listed:#}"
+            );
+            anyhow::Ok(shells.len())
+        };
+        // Alone, a session comes to its own limit; with another, the two to their tenant's.
+        let mut shells = at_once(&client, &[&first], 8).await?;
+        ensure!(shells.len() == 3 && running(&first).await? == 3, "{shells:?}");
+        for (session, shell) in shells.drain(..) {
+            client.run(&session, "kill_bash", json!({"shell_id": shell, "grace_ms": 0})).await?;
+        }
+        let shells = at_once(&client, &[&first, &second], 6).await?;
+        ensure!(shells.len() == 5, "{shells:?}");
+        let full =
+            client.run(&second, "bash", json!({"command": "exec sleep 1000", "background": true})).await?;
+        ensure!(full["error"]["code"] == "sandbox_limit", "{full:#}");
+        // What would have moved to the background goes on in the foreground.
+        let long = json!({"command": "sleep 0.3; echo over", "background_after_ms": 1});
+        let call = client.run(&second, "bash", long).await?;
+        ensure!(call["result"]["structured"]["stdout"] == "over\n", "{call:#}");
+        // A command that cannot be started takes no room, another tenant has its own, and the end of a session makes some.
+        let theirs = other.session(json!({})).await?;
+        for _ in 0..6 {
+            let nowhere = json!({"command": "true", "cwd": "/tmp/nowhere", "background": true});
+            let call = other.run(&theirs, "bash", nowhere).await?;
+            ensure!(call["error"]["code"] == "start_failed", "{call:#}");
+        }
+        ensure!(at_once(&other, &[&theirs], 1).await?.len() == 1);
+        client.delete(&format!("/v1/sessions/{first}")).await?;
+        tests::wait::session(&client, &first, |session| session["status"] == "ended").await?;
+        ensure!(at_once(&client, &[&second], 1).await?.len() == 1 || running(&second).await? == 3);
+        Ok(())
+    })
+    .await;
+}

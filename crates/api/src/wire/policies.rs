@@ -82,6 +82,8 @@ pub struct LimitRules {
     pub session_running_calls: Option<u32>,
     /// Shells that run in one session.
     pub session_shells: Option<u32>,
+    /// Shells of the tenant that run at the same time, in all its sessions.
+    pub shells: Option<u32>,
     /// Largest `timeout_ms` of a call.
     pub timeout_ms: Option<u64>,
     /// Output of a call that is kept, in bytes.
@@ -119,6 +121,8 @@ pub struct EffectiveLimits {
     pub session_running_calls: u32,
     /// Shells that run in one session.
     pub session_shells: u32,
+    /// Shells of the tenant that run at the same time, in all its sessions.
+    pub shells: u32,
     /// Largest `timeout_ms` of a call.
     pub timeout_ms: u64,
     /// Output of a call that is kept, in bytes.

@@ -37,6 +37,8 @@ pub struct ShellView {
     /// The call that started it.
     #[schema(value_type = String)]
     pub call_id: domain::CallId,
+    /// The named shell that it began as.
+    pub name: Option<String>,
     /// The command's text.
     pub command: String,
     /// Why it runs, in the words of the call.
@@ -67,6 +69,7 @@ impl From<Shell> for ShellView {
             object: "shell",
             session_id: shell.session_id,
             call_id: shell.call_id,
+            name: shell.name.map(String::from),
             command: shell.command,
             description: shell.description,
             pty: shell.terminal,

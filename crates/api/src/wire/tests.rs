@@ -64,6 +64,7 @@ fn a_whole_policy_has_the_documented_fields() {
         queued_calls: Some(1),
         session_running_calls: Some(1),
         session_shells: Some(1),
+        shells: Some(1),
         timeout_ms: Some(1),
         output_bytes: Some(1),
         stored_bytes: Some(1),

@@ -366,6 +366,8 @@ async fn the_log_of_an_ended_shell_ends_for_good() {
         description: None,
         terminal: false,
         log: store::ShellLog::Own,
+        name: None,
+        limits: store::ShellLimits { session: 16, tenant: 256 },
     };
     app.store.create_shell(&fence, new).await.expect("a shell");
     let piece = domain::event::OutputPiece {

@@ -251,6 +251,7 @@ pub const SETTINGS: &[Setting] = &[
         "Calls of one session that run at the same time. Otherwise 4.",
     ),
     value("policy.limits.session_shells", "Shells that run in one session. Otherwise 16."),
+    value("policy.limits.shells", "Shells of a tenant that run at the same time. Otherwise 256."),
     value(
         "policy.limits.timeout_ms",
         "Largest `timeout_ms` of a call. Otherwise 600,000, which is also the most.",

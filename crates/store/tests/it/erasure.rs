@@ -87,6 +87,8 @@ async fn life(store: &Store, mark: &str) -> Result<TenantContext> {
             description: None,
             terminal: false,
             log: ShellLog::Own,
+            name: None,
+            limits: store::ShellLimits { session: 16, tenant: 256 },
         };
         let shell = store.create_shell(&fence, shell).await?;
         let piece = domain::event::OutputPiece {

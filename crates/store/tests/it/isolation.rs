@@ -32,6 +32,8 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
         description: None,
         terminal: false,
         log: ShellLog::Own,
+        name: None,
+        limits: store::ShellLimits { session: 16, tenant: 256 },
     };
     let shell = store.create_shell(&SessionFence::of(&session).context("assigned")?, new).await?;
     store.append_events(&fence, Announce::Started, vec![output(0, b"secret")]).await?;

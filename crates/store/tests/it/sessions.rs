@@ -125,6 +125,8 @@ async fn an_ended_session_has_nothing_open() -> Result<()> {
         description: None,
         terminal: false,
         log: ShellLog::Own,
+        name: None,
+        limits: store::ShellLimits { session: 16, tenant: 256 },
     };
     let shell = store.create_shell(&fence, new).await?;
     assert_eq!(store.request_session_end(&context, session.id).await?.status, SessionStatus::Running);
@@ -217,6 +219,8 @@ async fn a_shell_s_log_grows_once_and_can_be_read_from_anywhere() -> Result<()> 
         description: None,
         terminal: false,
         log: ShellLog::OfCall,
+        name: None,
+        limits: store::ShellLimits { session: 16, tenant: 256 },
     };
     let shell = store.create_shell(&fence, new.clone()).await?;
     assert_eq!(store.create_shell(&fence, new).await?.id, shell.id, "idempotent");

@@ -8,9 +8,7 @@ use domain::{Effect, Shell, ShellName, limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::alias::{
-    Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, Unit, refused, renamed, timeout,
-};
+use crate::alias::{Alias, ArgumentAlias, Dialect, Preset, PresetValue, Target, Unit, renamed, timeout};
 use crate::command::{self, Ran};
 use crate::port::{
     Background, Captured, Command, CommandEnd, CommandOutcome, Named, NamedEnd, Program, Terminal,
@@ -40,12 +38,17 @@ pub(crate) struct Input {
     /// Text for its stdin. Without it, stdin is empty (in the background: open for bash_input).
     stdin: Option<String>,
     /// Run it in the session's shell of this name: directory, variables, functions and options are as the command before
-    /// left them. Commands of one name run one after the other. Letters, digits, `.`, `_` and `-`.
+    /// left them. Commands of one name run one after the other. With `background`, the command begins as the shell is then and
+    /// leaves nothing in it, and bash_output, bash_input and kill_bash find it by the name too. Letters, digits, `.`, `_` and `-`.
     #[schemars(length(min = 1, max = limits::NAMED_SHELL_NAME_CHARS))]
     shell: Option<String>,
     /// With `shell`: forget what it was, and begin anew.
     #[serde(default)]
     restart: bool,
+    /// Leave escape sequences and control characters of terminals out of `stdout` and `stderr`. The text for a model has none
+    /// in any case, and the stored output has all.
+    #[serde(default)]
+    strip_ansi: bool,
     /// Give it a terminal in the place of pipes, for programs that want one: stdout and stderr are then one stream, with
     /// control sequences.
     pty: Option<Pty>,
@@ -141,7 +144,7 @@ impl Tool for Bash {
                     renamed("folder", "cwd"),
                     timeout("timeout", Unit::Seconds),
                     ArgumentAlias { name: "blocking", target: Target::Not("background") },
-                    refused("session_name", "each command gets its own shell; its id is in the result"),
+                    renamed("session_name", "shell"),
                 ])
                 .presets(&[Preset {
                     field: "background",
@@ -212,6 +215,7 @@ impl Tool for Bash {
 
     async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
         let cwd = command::cwd("bash", input.cwd.as_deref())?;
+        let strip_ansi = input.strip_ansi;
         let named = input.shell.as_deref().and_then(|name| name.parse().ok()).map(|name| Named {
             name,
             cwd: input.cwd.as_ref().map(|_| cwd.clone()),
@@ -226,20 +230,36 @@ impl Tool for Bash {
             env: input.env,
             stdin: input.stdin,
         };
-        if let Some(named) = named {
-            let name = named.name.clone();
-            let (end, shell) = cx.sandbox.run_named(named, command).await?;
-            return Ok(ended_in(cx, &end, &name, shell));
+        let outcome = match named {
+            Some(named) if matches!(command.background, Background::Now { .. }) => {
+                cx.sandbox.start_named(named, command).await?
+            }
+            Some(named) => {
+                let name = named.name.clone();
+                let (end, shell) = cx.sandbox.run_named(named, command).await?;
+                let mut output = ended_in(cx, &end, &name, shell);
+                if strip_ansi {
+                    command::strip(cx, &mut output.structured.ran, &end.stdout, &end.stderr);
+                }
+                return Ok(output);
+            }
+            None => cx.sandbox.run(command).await?,
+        };
+        let (mut output, stdout, stderr) = match outcome {
+            CommandOutcome::Ended(end) => {
+                let output = command::ended(cx, &end);
+                let output =
+                    output.map(|ran| Output { ran, shell_id: None, shell: None, shell_replaced: false });
+                (output, end.stdout, end.stderr)
+            }
+            CommandOutcome::Shell { shell, stdout, stderr } => {
+                (in_background(cx, &shell, &stdout, &stderr), stdout, stderr)
+            }
+        };
+        if strip_ansi {
+            command::strip(cx, &mut output.structured.ran, &stdout, &stderr);
         }
-        Ok(match cx.sandbox.run(command).await? {
-            CommandOutcome::Ended(end) => command::ended(cx, &end).map(|ran| Output {
-                ran,
-                shell_id: None,
-                shell: None,
-                shell_replaced: false,
-            }),
-            CommandOutcome::Shell { shell, stdout, stderr } => in_background(cx, &shell, &stdout, &stderr),
-        })
+        Ok(output)
     }
 }
 
@@ -270,11 +290,9 @@ fn check_named(input: &Input) -> Vec<ArgumentProblem> {
     }
     let foreground =
         "has no meaning with `shell`, whose commands run one after the other; leave out one of the two";
-    for (pointer, given) in [
-        ("/background", input.background),
-        ("/background_after_ms", input.background_after_ms.is_some()),
-        ("/pty", input.pty.is_some()),
-    ] {
+    for (pointer, given) in
+        [("/background_after_ms", input.background_after_ms.is_some()), ("/pty", input.pty.is_some())]
+    {
         if given {
             problems.push(ArgumentProblem::new(pointer, foreground));
         }

@@ -18,7 +18,7 @@ const STDIN_CHARS: usize = 1_048_576;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Input {
-    /// The shell, as bash returned it.
+    /// The shell, as bash returned it; or the name that it was started under, for the newest of that name.
     shell_id: String,
     /// Text for its stdin.
     #[schemars(length(max = STDIN_CHARS))]
@@ -96,7 +96,7 @@ impl Tool for BashInput {
     type Output = Output;
 
     fn check(&self, input: &Input) -> Vec<ArgumentProblem> {
-        let mut problems: Vec<ArgumentProblem> = shell_log::check_id(&input.shell_id).into_iter().collect();
+        let mut problems: Vec<ArgumentProblem> = shell_log::check_name(&input.shell_id).into_iter().collect();
         if input.stdin.is_none() && input.signal.is_none() && !input.close {
             problems.push(ArgumentProblem::new("", "give at least one of `stdin`, `close` and `signal`"));
         }
@@ -112,8 +112,8 @@ impl Tool for BashInput {
     }
 
     async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
-        let id = shell_log::id(&input.shell_id)?;
-        let next_offset = cx.shells.get(id).await?.next_offset;
+        let shell = shell_log::find(cx, &input.shell_id).await?;
+        let (id, next_offset) = (shell.id, shell.next_offset);
         let signal = input.signal.as_deref().and_then(signal::parse);
         let mut text = input.stdin;
         if let Some(text) = &mut text

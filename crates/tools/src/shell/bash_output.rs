@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::event::OutputPiece;
-use domain::{Effect, limits};
+use domain::{Effect, ShellId, StreamName, limits};
 use regex::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Target, renamed};
+use crate::clean::Stripper;
 use crate::shell_log::{self, Chunk, State};
 use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, clean};
 
@@ -23,7 +24,7 @@ const FILTER_BYTES: usize = 1 << 20;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Input {
-    /// The shell, as bash returned it.
+    /// The shell, as bash returned it; or the name that it was started under, for the newest of that name.
     shell_id: String,
     /// Read from this byte of its log on: 0 for the start (default), then the next_offset of the last read.
     #[serde(default)]
@@ -35,6 +36,10 @@ pub(crate) struct Input {
     #[serde(default)]
     #[schemars(range(max = limits::WAIT_MS))]
     wait_ms: u64,
+    /// Leave escape sequences and control characters of terminals out of `chunks`, and do not let `filter` see them; what is no
+    /// UTF-8 becomes U+FFFD. Offsets are those of the log all the same.
+    #[serde(default)]
+    strip_ansi: bool,
     /// Most bytes to return. Default, and at most: the call's output budget.
     #[schemars(range(min = 1, max = limits::OUTPUT_BUDGET_BYTES))]
     max_bytes: Option<u64>,
@@ -93,7 +98,7 @@ impl Tool for BashOutput {
     type Output = Output;
 
     fn check(&self, input: &Input) -> Vec<ArgumentProblem> {
-        let mut problems: Vec<ArgumentProblem> = shell_log::check_id(&input.shell_id).into_iter().collect();
+        let mut problems: Vec<ArgumentProblem> = shell_log::check_name(&input.shell_id).into_iter().collect();
         if let Some(filter) = &input.filter
             && let Err(message) = compile(filter)
         {
@@ -106,10 +111,10 @@ impl Tool for BashOutput {
     }
 
     async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
-        let id = shell_log::id(&input.shell_id)?;
+        let found = shell_log::find(cx, &input.shell_id).await?;
+        let id = found.id;
         let budget =
             input.max_bytes.map_or(cx.output_budget_bytes, |max| max.min(cx.output_budget_bytes)).max(1);
-        let found = cx.shells.get(id).await?;
         if input.wait_ms > 0 && found.next_offset <= input.since_offset {
             cx.shells.changed(id, input.since_offset, Duration::from_millis(input.wait_ms)).await?;
         }
@@ -123,8 +128,13 @@ impl Tool for BashOutput {
             let end = if input.filter.is_some() { last_line_end } else { last_character_end };
             read.next_offset = hold_back(&mut pieces, &input, read.next_offset, end);
         }
-        if let Some(Ok(filter)) = input.filter.as_deref().map(compile) {
-            pieces = matching_lines(&filter, pieces);
+        let filter = input.filter.as_deref().map(compile).and_then(Result::ok);
+        if input.strip_ansi {
+            let is_whole = !state.running && !more;
+            pieces = stripped(cx, id, &input, filter.as_ref(), pieces, is_whole.then_some(read.next_offset))
+                .await?;
+        } else if let Some(filter) = &filter {
+            pieces = matching_lines(filter, pieces);
         }
         let shaped = shell_log::shaped(&pieces, budget);
         let mut lines: Vec<String> = shell_log::dropped_line(&read).into_iter().collect();
@@ -144,7 +154,7 @@ impl Tool for BashOutput {
         });
         let output = Output {
             state,
-            chunks: shell_log::chunks(&pieces),
+            chunks: if input.strip_ansi { shell_log::texts(&pieces) } else { shell_log::chunks(&pieces) },
             next_offset,
             more,
             dropped_bytes: read.dropped_bytes,
@@ -190,6 +200,65 @@ fn last_character_end(bytes: &[u8]) -> usize {
     clean::without_cut_end(bytes).0.len()
 }
 
+/// The pieces with text in the place of bytes, without the sequences of terminals, and of these the lines that match. What
+/// came before the first says what that begins with, so that it does not matter where a log was cut to be read. `end` is where it ends for good.
+async fn stripped(
+    cx: &Context,
+    id: ShellId,
+    input: &Input,
+    filter: Option<&Regex>,
+    pieces: Vec<OutputPiece>,
+    end: Option<u64>,
+) -> Result<Vec<OutputPiece>, ToolError> {
+    let mut streams = [Stripper::new(), Stripper::new()];
+    let from = input.since_offset.saturating_sub(clean::SEQUENCE_BYTES);
+    if from < input.since_offset {
+        for before in cx.shells.output(id, from, input.since_offset - from).await?.pieces {
+            let room =
+                usize::try_from(input.since_offset.saturating_sub(before.log_offset)).unwrap_or(usize::MAX);
+            let _ = of(&mut streams, before.stream).push(&before.bytes[..before.bytes.len().min(room)]);
+        }
+    }
+    let mut texts = Vec::new();
+    for piece in pieces {
+        let mut at = 0;
+        let lines: Vec<&[u8]> = match filter {
+            Some(_) => piece.bytes.split_inclusive(|byte| *byte == b'\n').collect(),
+            None => vec![&piece.bytes],
+        };
+        for line in lines {
+            let text = of(&mut streams, piece.stream).push(line);
+            let matches = |filter: &Regex| filter.is_match(text.trim_end_matches(['\n', '\r']));
+            if filter.is_none_or(matches) {
+                texts.push(OutputPiece {
+                    log_offset: piece.log_offset + at,
+                    stream: piece.stream,
+                    offset: piece.offset + at,
+                    bytes: text.into_bytes(),
+                });
+            }
+            at += line.len() as u64;
+        }
+    }
+    if let (Some(log_offset), None) = (end, filter) {
+        let [stdout, stderr] = streams.map(Stripper::finish);
+        for (stream, left) in [(StreamName::Stdout, stdout), (StreamName::Stderr, stderr)] {
+            if !left.is_empty() {
+                texts.push(OutputPiece { log_offset, stream, offset: 0, bytes: left.into_bytes() });
+            }
+        }
+    }
+    Ok(texts)
+}
+
+fn of(streams: &mut [Stripper; 2], stream: StreamName) -> &mut Stripper {
+    let [stdout, stderr] = streams;
+    match stream {
+        StreamName::Stdout => stdout,
+        StreamName::Stderr => stderr,
+    }
+}
+
 fn matching_lines(filter: &Regex, pieces: Vec<OutputPiece>) -> Vec<OutputPiece> {
     let mut matching = Vec::new();
     for piece in pieces {
@@ -220,7 +289,14 @@ mod tests {
     }
 
     fn since(since_offset: u64) -> Input {
-        Input { shell_id: String::new(), since_offset, filter: None, wait_ms: 0, max_bytes: None }
+        Input {
+            shell_id: String::new(),
+            since_offset,
+            filter: None,
+            wait_ms: 0,
+            strip_ansi: false,
+            max_bytes: None,
+        }
     }
 
     #[test]

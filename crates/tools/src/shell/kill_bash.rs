@@ -21,7 +21,7 @@ const LAST_BYTES: u64 = 8 * 1024;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Input {
-    /// The shell, as bash returned it.
+    /// The shell, as bash returned it; or the name that it was started under, for the newest of that name.
     shell_id: String,
     /// Time between SIGTERM and SIGKILL.
     #[serde(default = "grace_ms")]
@@ -79,12 +79,12 @@ impl Tool for KillBash {
     type Output = Output;
 
     fn check(&self, input: &Input) -> Vec<ArgumentProblem> {
-        shell_log::check_id(&input.shell_id).into_iter().collect()
+        shell_log::check_name(&input.shell_id).into_iter().collect()
     }
 
     async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
-        let id = shell_log::id(&input.shell_id)?;
-        let was_running = cx.shells.get(id).await?.status == ShellStatus::Running;
+        let shell = shell_log::find(cx, &input.shell_id).await?;
+        let (id, was_running) = (shell.id, shell.status == ShellStatus::Running);
         // Asked for even when it has ended: a worker that runs this again must ask for the same operations.
         let shell = cx.shells.kill(id, Duration::from_millis(input.grace_ms)).await?;
         let since = input.since_offset.unwrap_or_else(|| shell.next_offset.saturating_sub(LAST_BYTES));

@@ -52,6 +52,8 @@ pub(crate) struct Output {
 struct Listed {
     /// For bash_output, bash_input and kill_bash.
     shell_id: String,
+    /// The named shell that it began as.
+    name: Option<String>,
     /// Its command.
     command: String,
     /// Why it runs, in the words of the call.
@@ -142,6 +144,7 @@ fn listed(shell: &Shell) -> Listed {
     let ran_ms = (until - shell.created_at).num_milliseconds().max(0);
     Listed {
         shell_id: shell.id.to_string(),
+        name: shell.name.as_ref().map(ToString::to_string),
         command: shell.command.clone(),
         description: shell.description.clone(),
         status: status(shell),

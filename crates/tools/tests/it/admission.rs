@@ -103,7 +103,8 @@ fn problems_say_what_to_change() {
             "/description",
             "at most 200 characters",
         ),
-        ("bash_output", json!({"shell_id": "7"}), "/shell_id", "list_bash"),
+        ("bash_output", json!({"shell_id": "shell_7"}), "/shell_id", "list_bash"),
+        ("bash_output", json!({"shell_id": "a b"}), "/shell_id", "list_bash"),
         (
             "bash_output",
             json!({"shell_id": SHELL.to_string(), "filter": "("}),

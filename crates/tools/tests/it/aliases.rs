@@ -69,6 +69,34 @@ fn names_arguments_and_units_are_translated() {
             120_000,
         ),
         (
+            "execute_command",
+            json!({"command": "x", "session_name": "dev"}),
+            "bash",
+            json!({"command": "x", "shell": "dev", "background": true}),
+            60_000,
+        ),
+        (
+            "execute_command",
+            json!({"command": "x", "session_name": "dev", "blocking": true}),
+            "bash",
+            json!({"command": "x", "shell": "dev", "background": false}),
+            60_000,
+        ),
+        (
+            "check_command_output",
+            json!({"session_name": "dev"}),
+            "bash_output",
+            json!({"shell_id": "dev"}),
+            120_000,
+        ),
+        (
+            "terminate_command",
+            json!({"session_name": "dev"}),
+            "kill_bash",
+            json!({"shell_id": "dev"}),
+            60_000,
+        ),
+        (
             "check_command_output",
             json!({"session_name": id, "kill_session": false}),
             "bash_output",
@@ -282,7 +310,7 @@ fn problems_point_at_the_name_that_was_given() {
 #[test]
 fn what_another_system_has_and_we_have_not_is_refused_with_a_reason() {
     for (name, given, message) in [
-        ("execute_command", json!({"command": "x", "session_name": "a"}), "its own shell"),
+        ("execute_command", json!({"command": "x", "session_name": "a b"}), "letters, digits"),
         ("execute_command", json!({"command": "x", "blocking": "no"}), "true or false"),
         (
             "check_command_output",

@@ -305,7 +305,7 @@ async fn what_has_no_meaning_in_a_named_shell_is_refused_all_at_once() {
     };
     let mut pointers: Vec<_> = problems.iter().map(|problem| problem.pointer.as_str()).collect();
     pointers.sort_unstable();
-    assert_eq!(pointers, ["/background", "/env", "/pty", "/shell"]);
+    assert_eq!(pointers, ["/env", "/pty", "/shell"]);
 }
 
 #[tokio::test]
@@ -331,4 +331,117 @@ async fn a_wait_says_what_ended_it_and_gives_its_slot_back() {
     let own = CallId::from_uuid(Uuid::from_u128(1)).to_string();
     let error = world.call("wait", json!({"until": {"call_id": own}})).await.expect_err("never ends");
     assert_eq!(error.code, Code::InvalidArguments);
+}
+
+#[tokio::test]
+async fn escape_sequences_are_left_out_where_that_is_asked() {
+    let coloured = "\u{1b}[31mred\u{1b}[0m 1%\r2%\n";
+    for (strip_ansi, shown) in [(false, coloured), (true, "red 1%\r2%\n")] {
+        let world = World::new().with_outcome(ended(exited(0, coloured, coloured)));
+        let arguments = json!({"command": "x", "strip_ansi": strip_ansi});
+        let result = world.call("bash", arguments).await.expect("it ran").result;
+        assert_eq!(
+            (&result.structured["stdout"], &result.structured["stderr"]),
+            (&json!(shown), &json!(shown))
+        );
+        assert_eq!(result.structured["stdout_bytes"], coloured.len(), "what was written is counted");
+    }
+    // A gap is never taken for the rest of a sequence.
+    let cut = Captured {
+        head: b"head\x1b]0;ti".to_vec(),
+        tail: b"tle\x07\x1b[1mtail\x1b[0m\nend".to_vec(),
+        total_bytes: 9_000,
+    };
+    let world = World::new().with_outcome(ended(CommandEnd { stdout: cut, ..exited(0, "", "") }));
+    let result =
+        world.call("bash", json!({"command": "x", "strip_ansi": true})).await.expect("it ran").result;
+    let stdout = result.structured["stdout"].as_str().expect("text");
+    assert!(
+        stdout.starts_with("head") && stdout.ends_with("…]\nend") && !stdout.contains('\u{1b}'),
+        "{stdout:?}"
+    );
+}
+
+/// Two streams, each in the middle of something when the other writes; the log ends with what may be a title that never ends.
+const MIXED: &[(StreamName, &str)] = &[
+    (StreamName::Stdout, "\u{1b}[3"),
+    (StreamName::Stderr, "e\u{1b}]0;ti"),
+    (StreamName::Stdout, "1mred\u{1b}[0m\nplain\n"),
+    (StreamName::Stderr, "tle\u{7}rr\n"),
+    (StreamName::Stdout, "\u{1b}]end"),
+];
+
+#[tokio::test]
+async fn a_log_is_stripped_the_same_wherever_it_is_cut() {
+    let length: usize = MIXED.iter().map(|(_, text)| text.len()).sum();
+    for status in [ShellStatus::Running, ShellStatus::Exited] {
+        let world = World::new().with_shell(shell(status), MIXED);
+        for first in 0..length {
+            for step in [1, 2, 3, 7, 1_000] {
+                let (mut stdout, mut stderr, mut at) = (String::new(), String::new(), first as u64);
+                if first > 0 {
+                    at = 0;
+                }
+                let mut max_bytes = if first > 0 { first } else { step };
+                loop {
+                    let arguments = json!({"shell_id": SHELL.to_string(), "strip_ansi": true, "since_offset": at, "max_bytes": max_bytes});
+                    let read = world.call("bash_output", arguments).await.expect("it ran").result.structured;
+                    for chunk in read["chunks"].as_array().expect("chunks") {
+                        let text = chunk["text"].as_str().expect("text");
+                        assert!(!text.is_empty() && chunk["offset"].as_u64() >= Some(at), "{chunk}");
+                        if chunk["stream"] == "stdout" {
+                            stdout.push_str(text)
+                        } else {
+                            stderr.push_str(text)
+                        }
+                    }
+                    let next = read["next_offset"].as_u64().expect("an offset");
+                    assert!(
+                        next > at && next <= at + max_bytes as u64,
+                        "the bytes of the log are what is counted: {read}"
+                    );
+                    (at, max_bytes) = (next, step);
+                    if read["more"] == false {
+                        break;
+                    }
+                }
+                assert_eq!(at, length as u64);
+                // What may still become a sequence is shown once it cannot.
+                let end = if status == ShellStatus::Running { "" } else { "end" };
+                assert_eq!(
+                    (stdout, stderr),
+                    (format!("red\nplain\n{end}"), "err\n".to_owned()),
+                    "{first} {step}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_filter_sees_no_sequences_that_are_stripped() {
+    let world = World::new()
+        .with_shell(shell(ShellStatus::Exited), &[(StreamName::Stdout, "\u{1b}[31mred\u{1b}[0m\nblue\n")]);
+    for (strip_ansi, found) in
+        [(true, json!([{"stream": "stdout", "offset": 0, "text": "red\n"}])), (false, json!([]))]
+    {
+        let arguments = json!({"shell_id": SHELL.to_string(), "strip_ansi": strip_ansi, "filter": "^red$"});
+        let result = world.call("bash_output", arguments).await.expect("it ran").result;
+        assert_eq!((&result.structured["chunks"], &result.structured["next_offset"]), (&found, &json!(18)));
+    }
+}
+
+#[tokio::test]
+async fn a_shell_is_found_by_the_name_that_it_began_as() {
+    let named = domain::Shell { name: Some("dev".parse().expect("a name")), ..shell(ShellStatus::Running) };
+    let world = World::new().with_shell(named, &[(StreamName::Stdout, "up\n")]);
+    let result = world.call("bash_output", json!({"shell_id": "dev"})).await.expect("it ran").result;
+    assert_eq!(
+        (&result.structured["shell_id"], &result.structured["chunks"][0]["text"]),
+        (&json!(SHELL.to_string()), &json!("up\n"))
+    );
+    for tool in ["bash_output", "kill_bash"] {
+        let error = world.call(tool, json!({"shell_id": "other"})).await.expect_err("nothing of that name");
+        assert_eq!(error.code, Code::ShellNotFound, "{error:?}");
+    }
 }

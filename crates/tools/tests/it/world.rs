@@ -132,6 +132,7 @@ pub fn shell(status: ShellStatus) -> Shell {
         session_id: SessionId::from_uuid(Uuid::from_u128(2)),
         call_id: CallId::from_uuid(Uuid::from_u128(1)),
         operation: 0,
+        name: None,
         command: "sleep 100\necho done".to_owned(),
         description: Some("wait".to_owned()),
         status,
@@ -183,6 +184,11 @@ impl Sandbox for World {
         let prepared = self.named.lock().unwrap().pop_front();
         self.named_runs.lock().unwrap().push(named);
         Ok(prepared.expect("a prepared end"))
+    }
+
+    async fn start_named(&self, named: Named, command: Command) -> Result<CommandOutcome, ToolError> {
+        self.named_runs.lock().unwrap().push(named);
+        Sandbox::run(self, command).await
     }
 
     async fn read(&self, path: &SandboxPath, offset: u64, max_bytes: u64) -> Result<FileContent, ToolError> {

@@ -3,17 +3,22 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use domain::{CallId, Code, EventBody, Shell, ShellId};
+use domain::policy::EffectiveLimits;
+use domain::{CallId, Code, EventBody, Shell, ShellId, ShellName, ShellStatus};
 use sandbox::protocol::{self, ErrorCode, ExecAttached, ExecSpec, OperationKey};
 use sandbox::{ExecEvent, ExecStream, LinkError};
-use store::{NewShell, OutputOwner, ShellLog};
-use tools::ToolError;
+use store::{
+    NewShell, OutputOwner, SESSION_SHELLS_FULL, ShellEnd, ShellLimits, ShellLog, StoreError,
+    TENANT_SHELLS_FULL,
+};
 use tools::port::{Captured, Command, CommandOutcome};
+use tools::{Fate, ToolError};
 use uuid::Uuid;
 
 use super::resume::{resume_captures, stored_end};
 use super::{CallPorts, abandoned, context_of};
 use crate::relay::{Limits, Position, Relay};
+use crate::sessions::limits_of;
 use crate::shell::{Followed, RunningShell, follow};
 use crate::tenure::Unwritten;
 
@@ -26,17 +31,20 @@ pub(super) fn shell_of(call_id: CallId, operation: u32) -> ShellId {
     ShellId::from_uuid(Uuid::from_u128(call_id.uuid().as_u128() ^ salt))
 }
 
+fn no_room(message: String, hint: &str) -> ToolError {
+    ToolError::new(Code::SandboxLimit, message).hint(hint)
+}
+
 impl CallPorts {
-    /// What runs in the foreground becomes a shell that goes on with the call's log.
+    /// What runs in the foreground becomes a shell, recorded already, that goes on with the call's log.
     pub(super) async fn hand_over(
         &self,
         key: &OperationKey,
-        shell_id: ShellId,
-        command: &Command,
         shell_timeout: Option<Duration>,
         stream: ExecStream,
+        shell: Shell,
     ) -> Result<Shell, ToolError> {
-        let shell = self.record(key, shell_id, command, ShellLog::OfCall).await?;
+        let shell_id = shell.id;
         self.facts.became_shell.store(true, Ordering::Relaxed);
         let timeout_ms = shell_timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         let agent = self.serving.sandbox.agent();
@@ -53,26 +61,33 @@ impl CallPorts {
         Ok(shell)
     }
 
+    /// The row is written before the command is started, so that limits hold whatever starts at the same moment.
     pub(super) async fn in_background(
         &self,
         key: OperationKey,
         spec: ExecSpec,
         command: &Command,
+        name: Option<ShellName>,
     ) -> Result<CommandOutcome, ToolError> {
         let shell_id = shell_of(self.facts.call.id, key.operation);
-        if let Some(shell) = self.shell_from_before(shell_id).await? {
+        // Asked before the row is read: what the agent does not know and the row does not call over was never started.
+        let is_known = self.is_resumed() && self.state_of(&key).await?.is_some();
+        if let Some(shell) = self.shell_from_before(shell_id).await?
+            && (is_known || shell.status == ShellStatus::Exited)
+        {
             return self.became(shell).await;
         }
         let session = &self.facts.session;
-        if session.shell_count() >= session.shell_limit {
-            let most = session.shell_limit;
-            let message = format!("{most} shells run in this session, and no more may.");
-            return Err(ToolError::new(Code::SandboxLimit, message).hint("End one with kill_bash."));
-        }
         self.begin().await?;
-        let (stream, attached) = self.attach(&key, spec.clone()).await?;
+        let shell = self.record(&key, shell_id, command, name, ShellLog::Own).await?;
+        let (stream, attached) = match self.attach(&key, spec).await {
+            Ok(started) => started,
+            Err(error) => {
+                self.not_started(shell_id, &error).await;
+                return Err(error);
+            }
+        };
         let offset = attached.offset;
-        let shell = self.record(&key, shell_id, command, ShellLog::Own).await?;
         self.facts.became_shell.store(true, Ordering::Relaxed);
         self.facts.log.push(EventBody::ShellStarted { shell_id });
         // Only what begins at its first byte can be followed without asking what is stored.
@@ -84,6 +99,24 @@ impl CallPorts {
         };
         self.follow(shell_id, &key, followed);
         Ok(CommandOutcome::Shell { shell, stdout: Captured::default(), stderr: Captured::default() })
+    }
+
+    /// What becomes of the row of a shell whose start failed.
+    async fn not_started(&self, shell_id: ShellId, error: &ToolError) {
+        let facts = &self.facts;
+        let (store, fence) = (facts.tenure.store(), &facts.session.fence);
+        let written = match error.fate {
+            Fate::Failed => facts.tenure.write(|| store.withdraw_shell(fence, shell_id)).await,
+            Fate::SandboxLost | Fate::Cancelled | Fate::TimedOut => {
+                let end = ShellEnd { end_reason: Some("sandbox_lost".to_owned()), ..ShellEnd::default() };
+                facts.tenure.write(|| store.finish_shell(fence, shell_id, end.clone())).await.map(|_| ())
+            }
+            Fate::Abandoned => Ok(()),
+        };
+        if let Err(error) = written {
+            // The session's next sandbox does not know it, and then its end is written.
+            tracing::debug!(shell = %shell_id, ?error, "a shell that did not start stays recorded");
+        }
     }
 
     /// Starts a detached operation and waits until the agent says that it runs.
@@ -128,26 +161,50 @@ impl CallPorts {
         }
     }
 
-    async fn record(
+    /// The row of a shell. [`Code::SandboxLimit`] when as many run as may.
+    pub(super) async fn record(
         &self,
         key: &OperationKey,
         shell_id: ShellId,
         command: &Command,
+        name: Option<ShellName>,
         log: ShellLog,
     ) -> Result<Shell, ToolError> {
         let facts = &self.facts;
+        let limits = self.limits().await?;
         let new = NewShell {
             id: shell_id,
             call_id: facts.call.id,
             operation: key.operation,
+            name,
             command: command.label.clone(),
             description: facts.call.description.clone(),
             terminal: command.terminal.is_some(),
             log,
+            limits: ShellLimits { session: limits.session_shells, tenant: limits.shells },
         };
         let store = facts.tenure.store();
         let written = facts.tenure.write(|| store.create_shell(&facts.session.fence, new.clone())).await;
-        written.map_err(|unwritten| self.unwritten(unwritten))
+        written.map_err(|unwritten| match unwritten {
+            Unwritten::Refused(StoreError::Conflict { message: SESSION_SHELLS_FULL, .. }) => no_room(
+                format!("{} shells run in this session, and no more may.", new.limits.session),
+                "End one with kill_bash (list_bash lists them), or ask for a larger policy.limits.session_shells.",
+            ),
+            Unwritten::Refused(StoreError::Conflict { message: TENANT_SHELLS_FULL, .. }) => no_room(
+                format!("{} shells run in the sessions of this tenant, and no more may.", new.limits.tenant),
+                "End one with kill_bash, or a session that is not needed, or ask for a larger policy.limits.shells.",
+            ),
+            other => self.unwritten(other),
+        })
+    }
+
+    /// Limits as they are now, for what is asked seldom.
+    async fn limits(&self) -> Result<EffectiveLimits, ToolError> {
+        let facts = &self.facts;
+        let context = context_of(facts.call.tenant_id);
+        let policy = facts.tenure.write(|| facts.tenure.store().policy_of_tenant(&context)).await;
+        let policy = policy.map_err(|unwritten| self.unwritten(unwritten))?;
+        Ok(limits_of(&facts.tenure.core.config.policy, &policy, facts.session.row.policy.as_ref()))
     }
 
     /// A write of the port was not made.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use domain::limits::KILL_GRACE_MS;
 use sandbox::protocol::{self, ExecExit, ExecLimits, ExecSpec, OperationKey, Role, StdinMode, TerminalSize};
 use serde_json::{Map, Value};
+use store::ShellLog;
 use tokio::time::Instant;
 use tools::ToolError;
 use tools::port::{
@@ -35,7 +36,7 @@ impl Sandbox for CallPorts {
             }
             Background::Now { shell_timeout } => {
                 let spec = self.spec(&command, StdinMode::Open, shell_timeout);
-                self.in_background(key, ExecSpec { detached: true, ..spec }, &command).await
+                self.in_background(key, ExecSpec { detached: true, ..spec }, &command, None).await
             }
             Background::After { wait, shell_timeout } => {
                 let spec = self.spec(&command, StdinMode::Open, Some(self.remaining()));
@@ -46,6 +47,10 @@ impl Sandbox for CallPorts {
 
     async fn run_named(&self, named: Named, command: Command) -> Result<(CommandEnd, NamedEnd), ToolError> {
         self.run_in_named_shell(named, command).await
+    }
+
+    async fn start_named(&self, named: Named, command: Command) -> Result<CommandOutcome, ToolError> {
+        self.start_as_named_shell(named, command).await
     }
 
     async fn read(&self, path: &SandboxPath, offset: u64, max_bytes: u64) -> Result<FileContent, ToolError> {
@@ -147,14 +152,18 @@ impl CallPorts {
                 }
                 Went::TimeIsUp => {
                     let shell_timeout = until.and_then(|(_, shell_timeout)| shell_timeout);
-                    if self.facts.session.shell_count() >= self.facts.session.shell_limit {
+                    let shell = match self.record(&key, shell_id, command, None, ShellLog::OfCall).await {
+                        Ok(shell) => shell,
                         // There is no room for another shell, so the call goes on.
-                        wait = None;
-                        continue;
-                    }
+                        Err(error) if error.code == domain::Code::SandboxLimit => {
+                            wait = None;
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    };
                     let (stdout, stderr) = foreground.captured();
                     let Some(stream) = foreground.into_stream() else { return Err(abandoned()) };
-                    let shell = self.hand_over(&key, shell_id, command, shell_timeout, stream).await?;
+                    let shell = self.hand_over(&key, shell_timeout, stream, shell).await?;
                     return Ok(CommandOutcome::Shell { shell, stdout, stderr });
                 }
             }

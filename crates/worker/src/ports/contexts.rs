@@ -201,11 +201,16 @@ impl CallPorts {
 
     /// Whether the context's interpreter lives, as far as the agent knows.
     async fn kernel_runs(&self, context: &CodeContext) -> Result<bool, ToolError> {
-        let agent = self.serving.sandbox.agent();
         let key = kernel_key(context.id, context.interpreter);
+        Ok(self.state_of(&key).await? == Some(OperationState::Running))
+    }
+
+    /// How an operation is in the agent's journal, if it is there.
+    pub(super) async fn state_of(&self, key: &OperationKey) -> Result<Option<OperationState>, ToolError> {
+        let agent = self.serving.sandbox.agent();
         let status = self.ask_on(|| agent.status()).await?;
-        let is_it = |state| state == OperationState::Running;
-        Ok(status.operations.into_iter().any(|operation| operation.key == key && is_it(operation.state)))
+        let found = status.operations.into_iter().find(|operation| operation.key == *key);
+        Ok(found.map(|operation| operation.state))
     }
 
     /// What the interpreter says that the run has used: the request's own process has used nothing.

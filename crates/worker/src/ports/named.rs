@@ -18,11 +18,13 @@
 use domain::limits::NAMED_SHELL_BYTES;
 use domain::{CallId, Code, ShellName};
 use sandbox::LinkError;
-use sandbox::protocol::{ErrorCode, ReadRequest, RemoveRequest, RemoveTarget, StdinMode, WORKSPACE_DIR};
+use sandbox::protocol::{
+    ErrorCode, ExecSpec, ReadRequest, RemoveRequest, RemoveTarget, StdinMode, WORKSPACE_DIR,
+};
 use store::{KeptShell, StoreError};
 use tokio::sync::OwnedMutexGuard;
 use tools::ToolError;
-use tools::port::{Command, CommandEnd, CommandOutcome, Named, NamedEnd, Program};
+use tools::port::{Background, Command, CommandEnd, CommandOutcome, Named, NamedEnd, Program};
 
 use super::line::Line;
 use super::{CallPorts, abandoned, context_of};
@@ -42,18 +44,11 @@ impl CallPorts {
     ) -> Result<(CommandEnd, NamedEnd), ToolError> {
         let facts = &self.facts;
         let key = self.next_key();
-        let (mut before, _turn) = self.shell_turn(&named.name).await?;
+        let (before, _turn) = self.as_it_is(&named).await?;
         // A run of this call before came as far as keeping what the command had left.
         let is_kept = before.left_by == Some(facts.call.id);
-        if named.restart && !is_kept && before.state.is_some() {
-            before = KeptShell { cwd: None, state: None, options: String::new(), left_by: None, ..before };
-            self.keep(&before).await?;
-        }
         let file = format!(".toolhost-shell-{}", facts.call.id);
-        let Program::Shell(text) = &command.program else { return Err(abandoned()) };
-        let script = script(text, &before, named.cwd.as_deref(), &format!("{FOLDER}/{file}"));
-        let cwd = named.cwd.clone().unwrap_or_else(|| WORKSPACE_DIR.to_owned());
-        let command = Command { program: Program::Shell(script), cwd, ..command };
+        let command = in_shell(command, &before, &named, Some(&format!("{FOLDER}/{file}")))?;
         let spec = self.spec(&command, StdinMode::Null, Some(self.remaining()));
         let end = match self.in_foreground(key, spec, &command, None).await? {
             CommandOutcome::Ended(end) => end,
@@ -76,6 +71,30 @@ impl CallPorts {
         self.clear_away(&file).await;
         let cwd = cwd.unwrap_or_else(|| WORKSPACE_DIR.to_owned());
         Ok((end, NamedEnd { cwd, is_new, lost }))
+    }
+
+    /// Starts a command in the background as it would begin in the shell, which it leaves as it is.
+    pub(super) async fn start_as_named_shell(
+        &self,
+        named: Named,
+        command: Command,
+    ) -> Result<CommandOutcome, ToolError> {
+        let key = self.next_key();
+        let (before, _turn) = self.as_it_is(&named).await?;
+        let command = in_shell(command, &before, &named, None)?;
+        let Background::Now { shell_timeout } = command.background else { return Err(abandoned()) };
+        let spec = ExecSpec { detached: true, ..self.spec(&command, StdinMode::Open, shell_timeout) };
+        self.in_background(key, spec, &command, Some(named.name)).await
+    }
+
+    /// The shell, when it is this call's turn, forgotten before if that is asked for.
+    async fn as_it_is(&self, named: &Named) -> Result<(KeptShell, OwnedMutexGuard<()>), ToolError> {
+        let (mut before, turn) = self.shell_turn(&named.name).await?;
+        if named.restart && before.left_by != Some(self.facts.call.id) && before.state.is_some() {
+            before = KeptShell { cwd: None, state: None, options: String::new(), left_by: None, ..before };
+            self.keep(&before).await?;
+        }
+        Ok((before, turn))
     }
 
     /// Waits until nothing else runs in the shell and no earlier call is to.
@@ -214,18 +233,33 @@ fn why_lost(end: &CommandEnd) -> String {
     format!("{cause}; its directory, variables, functions and options are as they were before this command")
 }
 
-/// The command with what makes the shell before it and what writes it down after it. What comes before is one line, so
+/// The command as one of the shell.
+fn in_shell(
+    command: Command,
+    before: &KeptShell,
+    named: &Named,
+    file: Option<&str>,
+) -> Result<Command, ToolError> {
+    let Program::Shell(text) = &command.program else { return Err(abandoned()) };
+    let script = script(text, before, named.cwd.as_deref(), file);
+    let cwd = named.cwd.clone().unwrap_or_else(|| WORKSPACE_DIR.to_owned());
+    Ok(Command { program: Program::Shell(script), cwd, ..command })
+}
+
+/// The command with what makes the shell before it and, where there is a file for it, what writes it down after it. What comes before is one line, so
 /// that the command's own lines are counted from 1; each part works under whatever options the shell has. The last line is a
 /// plain command, because after a syntax error in the `eval` bash's parser sees nothing else.
-fn script(command: &str, before: &KeptShell, cwd: Option<&str>, file: &str) -> String {
-    let keep = format!(
-        "_toolhost_keep() {{ {{ builtin local _toolhost_status=$?; builtin trap - DEBUG; [[ -s {file} ]] || {{ \
+fn script(command: &str, before: &KeptShell, cwd: Option<&str>, file: Option<&str>) -> String {
+    let keep = |file: &str| {
+        format!(
+            "_toolhost_keep() {{ {{ builtin local _toolhost_status=$?; builtin trap - DEBUG; [[ -s {file} ]] || {{ \
          builtin printf '%s\\0' \"$PWD\" && builtin declare -p && builtin declare -f && builtin export -pf && \
          builtin alias -p && builtin umask -p && builtin printf 'builtin set --' && \
          {{ [[ $# -eq 0 ]] || builtin printf ' %q' \"$@\"; }} && {{ builtin printf '\\n'; builtin shopt -p; \
          builtin printf '\\0'; builtin set +o; builtin printf '\\0'; }}; }} >|{file}; \
          builtin return \"$_toolhost_status\"; }} 2>/dev/null; }}; "
-    );
+        )
+    };
     let mut script = String::from("builtin unset BASH_EXECUTION_STRING; ");
     if let (Some(home), Some(state)) = (&before.cwd, &before.state) {
         // The exported variables that this process has begun with are those of any command, and the shell may have unset some.
@@ -246,13 +280,13 @@ fn script(command: &str, before: &KeptShell, cwd: Option<&str>, file: &str) -> S
     if let Some(cwd) = cwd {
         script.push_str(&format!("builtin cd -- {}; ", quote(cwd)));
     }
-    script.push_str(&keep);
-    script.push_str("builtin trap '_toolhost_keep \"$@\"' EXIT; ");
     let options = if before.options.is_empty() { String::new() } else { format!("{}; ", before.options) };
-    script.push_str(&format!(
-        "builtin eval {}\n_toolhost_keep \"$@\"\n",
-        quote(&format!("{options}{command}"))
-    ));
+    let command = format!("builtin eval {}\n", quote(&format!("{options}{command}")));
+    let Some(file) = file else { return script + &command };
+    script.push_str(&keep(file));
+    script.push_str("builtin trap '_toolhost_keep \"$@\"' EXIT; ");
+    script.push_str(&command);
+    script.push_str("_toolhost_keep \"$@\"\n");
     script
 }
 

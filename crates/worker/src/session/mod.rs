@@ -58,8 +58,6 @@ pub(crate) struct OwnedSession {
     pub(crate) fence: SessionFence,
     /// The row as it was when it came to this worker.
     pub(crate) row: Session,
-    /// Shells that may run in it.
-    pub(crate) shell_limit: u32,
     /// Bytes of output that are kept of each call and shell.
     pub(crate) output_bytes: u64,
     phase: watch::Sender<Phase>,
@@ -100,7 +98,6 @@ impl OwnedSession {
             id: row.id,
             tenant_id: row.tenant_id,
             fence,
-            shell_limit: limits.session_shells,
             output_bytes: limits.output_bytes,
             phase: watch::Sender::new(Phase::Starting),
             wish: Mutex::default(),
@@ -232,7 +229,7 @@ impl OwnedSession {
         self.shells_map().values().cloned().collect()
     }
 
-    /// Adds a shell; false when it is here already or the session has as many as it may.
+    /// Adds a shell; false when it is here already.
     pub(crate) fn insert_shell(&self, shell: &Arc<RunningShell>) -> bool {
         let mut shells = self.shells_map();
         let new = !shells.contains_key(&shell.id);
