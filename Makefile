@@ -16,7 +16,7 @@ export TOOLHOST_AGENT_PATH := $(CURDIR)/$(agent)
 # The version that the tests are run with here; newer ones need a newer Rust in time.
 nextest_version := 0.9.143
 
-.PHONY: help setup run test test-s3 test-pooler test-next-schema lint bench openapi sandbox-image agent server-binary \
+.PHONY: help setup run test test-s3 test-pooler test-next-schema lint bench bench-docs bench-peers openapi sandbox-image agent server-binary \
 	compose-test test-binaries bench-binaries nextest clean clean-host
 
 help: ## List what can be made
@@ -60,6 +60,15 @@ lint: ## Check the format, clippy and the documentation
 bench: setup ## Measure a release build against its goals (ARGS="--quick --only P1,P4")
 	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent bench-binaries
 	@target/release/toolhost-bench $(ARGS)
+
+bench-docs: ## Put the table and the picture of the last `make bench` into docs/performance.md
+	@awk -v table=target/bench/results.md '/^<!-- bench: begin/ { print; print ""; while ((getline line < table) > 0) print line; \
+		print "\n![The figures against their goals](performance.svg)\n"; old = 1 } /^<!-- bench: end/ { old = 0 } !old' \
+		docs/performance.md > target/bench/performance.md
+	@cp target/bench/results.svg docs/performance.svg && mv target/bench/performance.md docs/performance.md
+
+bench-peers: ## Install what `make bench` compares us with (PyPI, npm), below target/bench-peers
+	@deploy/bench-peers/install.sh
 
 openapi: ## Write openapi/toolhost.json
 	@cargo build -p server --bin toolhost

@@ -1,6 +1,7 @@
 //! What every measure gets: the running stack, how much to repeat, and the progress line.
 
 use std::io::{IsTerminal, Write};
+use std::time::Instant;
 
 use crate::options::{Effort, Options};
 use crate::stack::Stack;
@@ -16,31 +17,39 @@ pub(crate) struct Bench {
 impl Bench {
     /// A bench over this stack.
     pub(crate) fn new(stack: Stack, options: &Options) -> Self {
-        Self { stack, effort: options.effort(), progress: Progress::default() }
+        Self {
+            stack,
+            effort: options.effort(),
+            progress: Progress { since: Instant::now(), measure: String::new(), last: String::new() },
+        }
     }
 }
 
-/// One line on standard error that says what is being measured; lines of their own where it is no terminal.
-#[derive(Debug, Default)]
+/// One line on standard error that says what is being measured, how many measures there are, and how long it runs already;
+/// lines of their own where it is no terminal.
+#[derive(Debug)]
 pub(crate) struct Progress {
-    measure: &'static str,
+    since: Instant,
+    measure: String,
     last: String,
 }
 
 impl Progress {
     /// Another measure begins.
-    pub(crate) fn enter(&mut self, measure: &'static str) {
-        self.measure = measure;
+    pub(crate) fn enter(&mut self, measure: &'static str, number: usize, of: usize) {
+        self.measure = format!("[{number}/{of}] {measure}");
         self.last.clear();
     }
 
     /// Says what happens now.
     pub(crate) fn say(&mut self, what: &str) {
+        let s = self.since.elapsed().as_secs();
+        let line = format!("{:2}:{:02} {} {what}", s / 60, s % 60, self.measure);
         if std::io::stderr().is_terminal() {
-            eprint!("\r\x1b[2K{} {what}", self.measure);
+            eprint!("\r\x1b[2K{line}");
             let _ = std::io::stderr().flush();
         } else if self.last != what {
-            eprintln!("{} {what}", self.measure);
+            eprintln!("{line}");
         }
         what.clone_into(&mut self.last);
     }

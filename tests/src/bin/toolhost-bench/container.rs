@@ -178,9 +178,24 @@ async fn text(output: impl Stream<Item = Result<LogOutput, bollard::errors::Erro
     Ok(pieces.concat())
 }
 
+/// The label, as `key=value`, of containers that are swept with this installation.
+pub(crate) fn label(installation: &str) -> String {
+    format!("{LABEL}={installation}")
+}
+
+/// The image of the installation's sandboxes.
+///
+/// # Errors
+/// When none runs.
+pub(crate) fn image(installation: &str) -> Result<String> {
+    let sandboxes = engine::containers(installation)?;
+    let sandbox = sandboxes.first().context("no sandbox runs")?;
+    Ok(engine::docker(&["inspect", "--format", "{{.Config.Image}}", sandbox])?.trim().to_owned())
+}
+
 /// Removes what a bench of this installation left, and says what it was.
 pub(crate) fn sweep(installation: &str) -> Vec<String> {
-    let filter = format!("label={LABEL}={installation}");
+    let filter = format!("label={}", label(installation));
     let left = engine::docker(&["ps", "-aq", "--no-trunc", "--filter", &filter]).unwrap_or_default();
     let left: Vec<String> =
         left.lines().map(str::to_owned).chain(engine::containers(installation).unwrap_or_default()).collect();

@@ -1,5 +1,6 @@
 //! The floor of a call: this process starts the same command itself and reads its output through pipes.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,14 @@ pub(crate) const PYTHON_PRINTED: &str = "1\n";
 /// # Errors
 /// When it cannot be started or does not print what it should.
 pub(crate) fn python() -> Result<Duration> {
-    run(Command::new("python3").args(["-c", PYTHON]), PYTHON_PRINTED)
+    run(Command::new(interpreter()).args(["-c", PYTHON]), PYTHON_PRINTED)
+}
+
+/// The distribution's interpreter, which is what a sandbox has too. A `python3` before it in the path may be a script that manages versions
+/// and takes ten times as long.
+fn interpreter() -> &'static str {
+    const OF_THE_DISTRIBUTION: &str = "/usr/bin/python3";
+    if Path::new(OF_THE_DISTRIBUTION).exists() { OF_THE_DISTRIBUTION } else { "python3" }
 }
 
 /// Starts `bash -c 'echo hi'` (by `posix_spawn`, the cheapest way that there is) and waits for its end.

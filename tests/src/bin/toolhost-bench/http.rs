@@ -22,7 +22,7 @@ const WAIT_MS: u64 = 60_000;
 pub(crate) struct Http {
     sender: SendRequest<Full<Bytes>>,
     address: String,
-    authorization: String,
+    credential: (&'static str, String),
     echo: Bytes,
 }
 
@@ -51,14 +51,18 @@ impl Http {
     /// # Errors
     /// When nobody listens.
     pub(crate) async fn connect(address: &str, key: &str) -> Result<Self> {
-        let stream =
-            TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        let authorization = format!("Bearer {key}");
+        Self::connect_with(address, "authorization", &format!("Bearer {key}")).await
+    }
+
+    /// Connects to an address of somebody else, with a credential in this header.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub(crate) async fn connect_with(address: &str, header: &'static str, value: &str) -> Result<Self> {
+        let sender = open(address).await?;
         let echo = json!({"tool": "bash", "arguments": {"command": COMMAND}, "wait_ms": WAIT_MS});
-        Ok(Self { sender, address: address.to_owned(), authorization, echo: Bytes::from(echo.to_string()) })
+        let (address, credential) = (address.to_owned(), (header, value.to_owned()));
+        Ok(Self { sender, address, credential, echo: Bytes::from(echo.to_string()) })
     }
 
     /// Sends a request and reads the whole answer. A connection that the service has closed in a pause is opened anew.
@@ -73,7 +77,7 @@ impl Http {
             .method(method)
             .uri(path)
             .header("host", &self.address)
-            .header("authorization", &self.authorization)
+            .header(self.credential.0, &self.credential.1)
             .header("content-type", "application/json")
             .body(Full::new(body))?;
         self.sender.ready().await?;
@@ -157,7 +161,7 @@ impl Http {
         let request = Request::builder()
             .uri(path)
             .header("host", &self.address)
-            .header("authorization", &self.authorization)
+            .header(self.credential.0, &self.credential.1)
             .header("accept", "text/event-stream")
             .body(Full::new(Bytes::new()))?;
         self.sender.ready().await?;

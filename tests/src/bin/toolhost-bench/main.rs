@@ -22,8 +22,12 @@ mod http;
 mod machine;
 mod measures;
 mod options;
+mod own_queue;
+mod peers;
 mod report;
 mod stack;
+mod svg;
+mod window;
 
 use std::process::ExitCode;
 
@@ -69,15 +73,20 @@ async fn run(options: Options) -> Result<()> {
     }
     report.finish();
     print!("{}", report.table());
-    let path = stack::folder()?.join("results.json");
-    std::fs::write(&path, report.json()?).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("\n{}", path.display());
+    println!();
+    for (name, text) in
+        [("results.json", report.json()?), ("results.md", report.markdown()), ("results.svg", report.chart())]
+    {
+        let path = stack::folder()?.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("{}", path.display());
+    }
     measured.context("not everything was measured")
 }
 
 async fn measure(bench: &mut Bench, chosen: &[&Measure], report: &mut Report) -> Result<()> {
-    for measure in chosen {
-        bench.progress.enter(measure.id);
+    for (number, measure) in (1..).zip(chosen) {
+        bench.progress.enter(measure.id, number, chosen.len());
         let rows =
             (measure.run)(bench).await.with_context(|| format!("{} could not be measured", measure.id))?;
         report.add(rows);

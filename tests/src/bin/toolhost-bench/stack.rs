@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use server::place::short_hash;
 use server::postgres::{Cluster, Durability};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
 use tempfile::TempDir;
 use tests::process::built;
 use tests::{Process, engine, host};
@@ -222,6 +223,18 @@ impl Stack {
         self.postgres.url()
     }
 
+    /// A new, empty database beside ours; its URL.
+    ///
+    /// # Errors
+    /// When Postgres refuses.
+    pub(crate) async fn new_database(&self, name: &str) -> Result<String> {
+        let mut ours = PgConnection::connect(&self.postgres.url()).await?;
+        raw_sql(AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name}"))).execute(&mut ours).await?;
+        raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut ours).await?;
+        ours.close().await?;
+        Ok(self.postgres.url().replacen("/postgres?", &format!("/{name}?"), 1))
+    }
+
     /// What the service said last.
     pub(crate) fn end_of_said(&mut self) -> String {
         self.running.as_mut().map(|running| running.process.end_of_said()).unwrap_or_default()
@@ -255,7 +268,11 @@ impl Stack {
         left
     }
 
-    fn stop_service(&mut self) -> Result<()> {
+    /// Ends the service, if it runs.
+    ///
+    /// # Errors
+    /// When it does not end well.
+    pub(crate) fn stop_service(&mut self) -> Result<()> {
         let Some(mut running) = self.running.take() else { return Ok(()) };
         running.process.signal(Signal::SIGTERM);
         let status = running.process.wait()?;

@@ -7,6 +7,7 @@ mod p03_stateless_python;
 mod p04_throughput;
 mod p05_sessions;
 mod p06_cold_session;
+mod p07_queue;
 mod p08_first_byte;
 mod p09_bulk_output;
 mod p10_footprint;
@@ -39,6 +40,7 @@ const ALL: &[Measure] = &[
     Measure { id: "P4", run: |bench| Box::pin(p04_throughput::run(bench)) },
     Measure { id: "P5", run: |bench| Box::pin(p05_sessions::run(bench)) },
     Measure { id: "P6", run: |bench| Box::pin(p06_cold_session::run(bench)) },
+    Measure { id: "P7", run: |bench| Box::pin(p07_queue::run(bench)) },
     Measure { id: "P8", run: |bench| Box::pin(p08_first_byte::run(bench)) },
     Measure { id: "P9", run: |bench| Box::pin(p09_bulk_output::run(bench)) },
     Measure { id: "P10", run: |bench| Box::pin(p10_footprint::run(bench)) },

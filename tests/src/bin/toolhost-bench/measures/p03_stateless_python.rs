@@ -4,10 +4,12 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::bench::Bench;
+use crate::container;
 use crate::figures::{Comparison, Samples, alternate};
 use crate::fork_exec;
 use crate::http::Http;
-use crate::report::{Goal, Row};
+use crate::peers::LlmSandbox;
+use crate::report::{Goal, Row, Unit};
 
 pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     bench.stack.serve(&mut bench.progress).await?;
@@ -20,7 +22,10 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         http.timed(&session, &call, fork_exec::PYTHON_PRINTED).await?;
         fork_exec::python()?;
     }
-    let mut comparison = Comparison::default();
+    let (image, label) =
+        (container::image(bench.stack.installation())?, container::label(bench.stack.installation()));
+    let mut llm_sandbox = LlmSandbox::start(&image, &label).await?;
+    let (mut comparison, mut theirs_in_a_container) = (Comparison::default(), Samples::default());
     for round in 0..effort.rounds {
         bench.progress.step("interpreters in turn, round", round, effort.rounds);
         let (ours, theirs) = alternate(
@@ -30,6 +35,15 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         )
         .await?;
         comparison.add(ours, theirs);
+        if let Some(llm_sandbox) = &mut llm_sandbox {
+            for _ in 0..effort.engine_execs {
+                theirs_in_a_container.add(llm_sandbox.run().await?);
+            }
+        }
+    }
+    let is_installed = llm_sandbox.is_some();
+    if let Some(llm_sandbox) = llm_sandbox {
+        llm_sandbox.stop().await?;
     }
     http.end_session(&session).await?;
     let (ours, theirs) = (comparison.ours(), comparison.theirs());
@@ -42,5 +56,13 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         )
         .measured(format!("{:.2} ms / {:.2} ms", ours.p50(), theirs.p50()))
         .samples(json!({"ours": ours.json(), "theirs": theirs.json()})),
+        if is_installed {
+            let times = theirs_in_a_container.p50() / ours.p50();
+            Row::note("P3", "llm-sandbox in a container that stays / python_execute, p50", times, Unit::Times)
+                .measured(format!("{:.1} ms / {:.2} ms", theirs_in_a_container.p50(), ours.p50()))
+                .samples(json!({"ours": ours.json(), "theirs": theirs_in_a_container.json()}))
+        } else {
+            Row::missing("P3", "llm-sandbox in a container that stays / python_execute, p50", None)
+        },
     ])
 }

@@ -1,6 +1,7 @@
-//! P4: eight clients, each with a session of its own, against eight threads that start the same command themselves.
+//! P4: eight clients, each with a session of its own, against eight threads that start the same command themselves,
+//! and against eight clients of SWE-ReX.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::future::try_join_all;
@@ -10,11 +11,11 @@ use crate::bench::Bench;
 use crate::figures::Ratio;
 use crate::fork_exec;
 use crate::http::{Http, Session};
+use crate::peers::{SweRex, SweRexClient};
 use crate::report::{Goal, Row};
+use crate::window::Window;
 
 const CLIENTS: usize = 8;
-/// Part of a slice that is not counted: what the slice before has left to do is done in it.
-const RAMP: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     bench.stack.serve(&mut bench.progress).await?;
@@ -28,25 +29,62 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     }
     bench.stack.pool_is_full(&mut bench.progress).await?;
 
-    let mut rates = Vec::new();
+    let swe_rex = SweRex::start().await?;
+    let mut their_clients = Vec::new();
+    if let Some(swe_rex) = &swe_rex {
+        for _ in 0..CLIENTS {
+            their_clients.push(swe_rex.client().await?);
+        }
+    }
+    let (mut rates, mut against_swe_rex) = (Vec::new(), Vec::new());
     for round in 0..bench.effort.rounds {
         bench.progress.step("slices of calls and of processes in turn, round", round, bench.effort.rounds);
         let ours = calls_per_second(&mut clients, slice).await?;
         let theirs = tokio::task::spawn_blocking(move || processes_per_second(slice)).await??;
         rates.push((ours, theirs));
+        if swe_rex.is_some() {
+            against_swe_rex.push((ours, executions_per_second(&mut their_clients, slice).await?));
+        }
+    }
+    drop(their_clients);
+    if let Some(swe_rex) = swe_rex {
+        swe_rex.stop().await?;
     }
     for (http, session) in &mut clients {
         http.end_session(session).await?;
     }
 
+    let peer = "8 clients' calls / SWE-ReX /execute by 8 clients, per second";
+    Ok(vec![
+        row("8 clients' calls / 8 threads' fork+exec, per second", Goal::AtLeast(0.9), rates),
+        if against_swe_rex.is_empty() {
+            Row::missing("P4", peer, Goal::AtLeast(5.0))
+        } else {
+            row(peer, Goal::AtLeast(5.0), against_swe_rex)
+        },
+    ])
+}
+
+fn row(what: &str, goal: Goal, rates: Vec<(f64, f64)>) -> Row {
     let ratio = Ratio::of(rates.iter().map(|(ours, theirs)| ours / theirs));
     let (ours, theirs): (Vec<f64>, Vec<f64>) = rates.into_iter().unzip();
     let median = |rates: &[f64]| Ratio::of(rates.iter().copied()).median;
-    Ok(vec![
-        Row::ratio("P4", "8 clients' calls / 8 threads' fork+exec, per second", Goal::AtLeast(0.9), ratio)
-            .measured(format!("{:.0}/s / {:.0}/s", median(&ours), median(&theirs)))
-            .samples(json!({"ours": {"per_second": ours}, "theirs": {"per_second": theirs}})),
-    ])
+    Row::ratio("P4", what, goal, ratio)
+        .measured(format!("{:.0}/s / {:.0}/s", median(&ours), median(&theirs)))
+        .samples(json!({"ours": {"per_second": ours}, "theirs": {"per_second": theirs}}))
+}
+
+async fn executions_per_second(clients: &mut [SweRexClient], slice: Duration) -> Result<f64> {
+    let window = Window::from_now(slice);
+    let counts = clients.iter_mut().map(async |client| {
+        let mut counted = 0_usize;
+        while window.is_open() {
+            client.execute().await?;
+            counted += window.counts_now();
+        }
+        anyhow::Ok(counted)
+    });
+    Ok(window.rate(try_join_all(counts).await?))
 }
 
 async fn calls_per_second(clients: &mut [(Http, Session)], slice: Duration) -> Result<f64> {
@@ -80,31 +118,4 @@ fn processes_per_second(slice: Duration) -> Result<f64> {
             .collect()
     });
     Ok(window.rate(counts.into_iter().collect::<Result<Vec<_>>>()?))
-}
-
-/// The time in which ends count.
-#[derive(Debug, Clone, Copy)]
-struct Window {
-    opens_at: Instant,
-    closes_at: Instant,
-}
-
-impl Window {
-    fn from_now(slice: Duration) -> Self {
-        let now = Instant::now();
-        Self { opens_at: now + RAMP, closes_at: now + slice }
-    }
-
-    fn is_open(&self) -> bool {
-        Instant::now() < self.closes_at
-    }
-
-    fn counts_now(&self) -> usize {
-        let now = Instant::now();
-        usize::from(now >= self.opens_at && now < self.closes_at)
-    }
-
-    fn rate(&self, counts: Vec<usize>) -> f64 {
-        counts.into_iter().sum::<usize>() as f64 / (self.closes_at - self.opens_at).as_secs_f64()
-    }
 }

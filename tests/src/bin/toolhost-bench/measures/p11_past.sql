@@ -29,8 +29,9 @@ JOIN past_sessions s ON s.n = p.n % 1000;
 INSERT INTO calls (id, tenant_id, session_id, tool, version, effect, status, arguments, timeout_ms, output_budget_bytes, attempt, worker_id,
     last_seq, output_owner, principal, created_at, started_at, ended_at, result, ended, usage)
 SELECT id, tenant_id, session_id, 'bash', '1.0.0', 'effectful', 'succeeded', '{"command": "echo hi"}', 120000, 30000, 1, session_id,
-    3, id, '{"kind": "api_key"}', at, at, at, '{"output": "hi\n", "is_error": false, "exit_code": 0}', '{"reason": "exited", "evidence": {}}',
-    '{"duration_ms": 2, "cpu_ms": 1, "bytes_in": 0, "bytes_out": 3}'
+    3, id, '{"kind": "api_key"}', at, at, at, '{"is_error": false, "output": "hi\n", "structured": {"stdout": "hi\n", "stderr": "", "exit_code": 0},
+    "content": [], "exit_code": 0, "signal": null, "system": null, "truncated": null, "cached": false}', '{"reason": "exited", "evidence": {}, "hint": null}',
+    '{"queue_ms": 0, "duration_ms": 2, "cpu_ms": 1, "max_rss_bytes": 0, "bytes_in": 0, "bytes_out": 3, "tokens": 0, "cost_microusd": 0}'
 FROM past_calls;
 INSERT INTO call_events (call_id, seq, tenant_id, type, at, data) SELECT id, 1, tenant_id, 'call.started', at, '{"attempt": 1}' FROM past_calls;
 INSERT INTO call_events (call_id, seq, tenant_id, type, at, owner, log_offset) SELECT id, 2, tenant_id, 'call.output', at, id, 0 FROM past_calls;

@@ -1,4 +1,6 @@
-//! Rows with goals and verdicts: a table for people, JSON for machines.
+//! Rows with goals and verdicts: a table and a picture for people, JSON for machines.
+
+mod chart;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -29,6 +31,8 @@ pub(crate) enum Unit {
     MegabytesPerSecond,
     /// 1024 × 1024 bytes.
     Mebibytes,
+    /// Things in a second.
+    PerSecond,
     /// Things that went wrong.
     Failures,
 }
@@ -68,6 +72,12 @@ impl Row {
         Self::new(measure, what, Some(goal), mib, Unit::Mebibytes)
     }
 
+    /// A comparison with a peer that is not installed.
+    pub(crate) fn missing(measure: &'static str, what: &str, goal: impl Into<Option<Goal>>) -> Self {
+        Self::new(measure, what, goal.into(), f64::NAN, Unit::Times)
+            .measured("not installed: make bench-peers".to_owned())
+    }
+
     /// Something that went wrong, or did not.
     pub(crate) fn failures(measure: &'static str, what: &str, count: usize) -> Self {
         Self::new(measure, what, Some(Goal::AtMost(0.0)), count as f64, Unit::Failures)
@@ -105,6 +115,7 @@ impl Row {
     fn verdict(&self) -> String {
         match self.goal {
             None => String::new(),
+            Some(_) if self.figure.is_nan() => "not measured".to_owned(),
             Some(goal) if reached(goal, self.figure) => "reached".to_owned(),
             Some(Goal::AtMost(limit)) if limit > 0.0 => format!("{:.2} × away", self.figure / limit),
             Some(Goal::AtLeast(limit)) if self.figure > 0.0 => format!("{:.2} × away", limit / self.figure),
@@ -118,6 +129,7 @@ impl Row {
             Unit::Milliseconds => "ms",
             Unit::MegabytesPerSecond => "MB/s",
             Unit::Mebibytes => "MiB",
+            Unit::PerSecond => "/s",
             Unit::Failures => "",
         }
     }
@@ -130,6 +142,7 @@ impl Row {
             Some(Goal::AtLeast(limit)) => format!("≥ {limit} {}", self.sign()),
         };
         let figure = match (self.unit, self.spread) {
+            _ if self.figure.is_nan() => "–".to_owned(),
             (Unit::Times, Some([least, most])) if least < most => {
                 format!("{:.2} × ({least:.2}–{most:.2})", self.figure)
             }
@@ -141,6 +154,7 @@ impl Row {
             (Unit::MegabytesPerSecond | Unit::Mebibytes, None) => {
                 format!("{:.1} {}", self.figure, self.sign())
             }
+            (Unit::PerSecond, _) => format!("{:.0} /s", self.figure),
             (Unit::Failures, _) if self.figure == 0.0 => "none".to_owned(),
             (Unit::Failures, _) => format!("{:.0}", self.figure),
         };
@@ -192,6 +206,33 @@ impl Report {
         Ok(serde_json::to_string_pretty(&page)?)
     }
 
+    /// The figures that have a goal, as a picture.
+    pub(crate) fn chart(&self) -> String {
+        chart::draw(self)
+    }
+
+    /// When, on what and with what it was measured, in a line.
+    fn facts(&self) -> String {
+        let fact =
+            |group: &str, name: &str| self.context[group][name].as_str().unwrap_or_default().to_owned();
+        let at = self.context["at"].as_str().and_then(|at| at.get(..10)).unwrap_or_default();
+        let load = |name: &str| fact("machine", name).split(' ').next().unwrap_or_default().to_owned();
+        format!(
+            "{at}, {} build of {}; {}, {} cores; load {} before, {} after",
+            fact("versions", "build"),
+            fact("versions", "commit"),
+            fact("machine", "cpu"),
+            self.context["machine"]["cores"],
+            load("load_before"),
+            load("load_after"),
+        )
+    }
+
+    /// For a page of documentation: what it was measured on, and the table.
+    pub(crate) fn markdown(&self) -> String {
+        format!("{}.\n\n{}", self.facts(), self.table())
+    }
+
     /// The table, in Markdown that reads well on a terminal too.
     pub(crate) fn table(&self) -> String {
         let head = ["", "what", "goal", "figure (rounds)", "verdict", "measured"].map(str::to_owned);
@@ -235,7 +276,7 @@ mod tests {
         assert_eq!(verdict(Goal::AtMost(1.2), 2.4), "2.00 × away");
         assert_eq!(verdict(Goal::AtLeast(20.0), 10.0), "2.00 × away");
         assert_eq!(verdict(Goal::AtLeast(20.0), 30.0), "reached");
-        assert_eq!(verdict(Goal::AtMost(1.2), f64::NAN), "NaN × away");
+        assert_eq!(verdict(Goal::AtMost(1.2), f64::NAN), "not measured");
         assert_eq!(Row::failures("P5", "x", 1).verdict(), "missed");
         assert_eq!(Row::failures("P5", "x", 0).verdict(), "reached");
     }
