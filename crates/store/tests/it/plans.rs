@@ -8,7 +8,7 @@ use chrono::TimeDelta;
 use domain::usage::Period;
 use domain::{CallId, CallStatus, Principal, Scope, SessionId, TenantContext, TenantId};
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
+use sqlx::{AssertSqlSafe, PgConnection, raw_sql};
 use store::testing::{Durability, TestDatabase, operator, running_session, tenant};
 use store::{
     Announce, AuditFilter, CallFilter, ClaimCursor, Dropped, Fence, HourFilter, Page, Retention,
