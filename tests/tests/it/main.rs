@@ -15,6 +15,7 @@ mod documents;
 mod drain;
 mod faults;
 mod files;
+mod gvisor;
 mod http_files;
 mod leaving;
 mod load;

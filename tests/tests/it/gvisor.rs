@@ -1,0 +1,79 @@
+//! Where an attack comes out otherwise on gVisor, as Debian 12 has it (a release of 2022), and why nothing is lost by it.
+//!
+//! The list is exact: what is on it has to be seen on `runsc`, and what is not must not be, so that it shrinks when a newer release holds more.
+//! `docs/attacks.md` shows it, and a test compares.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use tests::host::runtime;
+
+/// Test, what it sees there and nowhere else, and why that is so.
+pub(crate) const DIFFERENCES: &[(&str, &str, &str)] = &[
+    (
+        "a_fork_bomb_ends_with_its_call",
+        "lost",
+        "the sandbox's processes are those of one program of the host, and a command that takes all of them ends it; the session goes on in a new one",
+    ),
+    (
+        "a_held_pipe_does_not_hold_the_call",
+        "untold",
+        "there are no child subreapers: what left both its parent and its session is ended once the sandbox is idle, and its call cannot say so",
+    ),
+    (
+        "from_inside_nothing_else_can_be_reached",
+        "environ",
+        "the agent's environment can be read, and there is nothing in it",
+    ),
+    (
+        "from_inside_nothing_else_can_be_reached",
+        "seccomp",
+        "that kernel does not show a filter; what ours refuses is refused by it or done in the sandbox's own kernel",
+    ),
+    (
+        "from_inside_nothing_else_can_be_reached",
+        "userns",
+        "a user namespace is one of the sandbox's own kernel, and reaches nothing of the host",
+    ),
+    (
+        "what_a_tool_leaves_behind_does_not_change_what_runs_next",
+        "descriptors",
+        "the agent's pipes and memory files can be opened; they are those of calls of the same session, which share a user anyway, and its sockets cannot be",
+    ),
+    (
+        "what_a_tool_leaves_behind_does_not_change_what_runs_next",
+        "environ",
+        "the agent's environment can be read, and there is nothing in it",
+    ),
+    (
+        "what_a_tool_leaves_behind_does_not_change_what_runs_next",
+        "maps",
+        "where the agent's memory lies can be read, and not what is in it",
+    ),
+];
+
+/// Whether what was seen is what this runtime is known for: nothing at all on `runc`.
+pub(crate) fn check<'a>(test: &str, seen: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    let seen: BTreeSet<&str> = seen.into_iter().collect();
+    let known: BTreeSet<&str> = match runtime().as_str() {
+        "runsc" => DIFFERENCES.iter().filter(|(of, ..)| *of == test).map(|(_, what, _)| *what).collect(),
+        _ => BTreeSet::new(),
+    };
+    ensure!(seen == known, "{test} on {}: {seen:?} is seen, {known:?} is known", runtime());
+    Ok(())
+}
+
+/// What a script said is open.
+pub(crate) fn open(said: &str) -> impl Iterator<Item = &str> {
+    said.lines().filter_map(|line| line.strip_prefix("OPEN "))
+}
+
+#[test]
+fn the_page_of_attacks_says_what_differs_on_gvisor() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = std::fs::read_to_string(root.join("docs/attacks.md")).expect("the page");
+    let shown: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("* ")).collect();
+    let known: Vec<String> =
+        DIFFERENCES.iter().map(|(test, what, why)| format!("`{test}`, *{what}*: {why}.")).collect();
+    assert_eq!(shown, known);
+}
