@@ -212,12 +212,19 @@ async fn stripped(
 ) -> Result<Vec<OutputPiece>, ToolError> {
     let mut streams = [Stripper::new(), Stripper::new()];
     let from = input.since_offset.saturating_sub(clean::SEQUENCE_BYTES);
-    if from < input.since_offset {
-        for before in cx.shells.output(id, from, input.since_offset - from).await?.pieces {
+    let mut at = from;
+    while at < input.since_offset {
+        let read = cx.shells.output(id, at, input.since_offset - at).await?;
+        for before in read.pieces {
             let room =
                 usize::try_from(input.since_offset.saturating_sub(before.log_offset)).unwrap_or(usize::MAX);
             let _ = of(&mut streams, before.stream).push(&before.bytes[..before.bytes.len().min(room)]);
         }
+        // One read gives only so many pieces, and a log may have nothing there.
+        if read.next_offset <= at {
+            break;
+        }
+        at = read.next_offset;
     }
     let mut texts = Vec::new();
     for piece in pieces {

@@ -41,8 +41,8 @@ pub(crate) struct Facts {
     /// The slot that it takes, and what it has in its place while it only waits.
     pub(crate) place: Place,
     pub(crate) how: Start,
-    /// When the agent is to end what the call runs.
-    pub(crate) deadline: Instant,
+    /// When the agent is to end what the call runs. [`Facts::deadline`] says it.
+    deadline: Mutex<Instant>,
     /// Something with effects was asked of the sandbox, or may have been by a worker before.
     pub(crate) begun: AtomicBool,
     /// A shell of the call lives on.
@@ -73,17 +73,13 @@ impl Place {
         }
     }
 
-    /// The call waits for its turn, and its slot goes to others until then. False when as many of the session wait so as may: if they kept
-    /// their slots, the one whose turn it is could want for one.
-    pub(crate) fn stand_in_line(&self, session: &OwnedSession) -> bool {
+    /// The call waits for its turn, and its slot goes to others until then, if the session has room for one more in line.
+    pub(crate) fn stand_in_line(&self, session: &OwnedSession) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&*held, Arc::clone(&session.in_line).try_acquire_owned()) {
-            (Held::InLine(_), _) => true,
-            (Held::Slot(_) | Held::Resting(_), Ok(permit)) => {
-                *held = Held::InLine(permit);
-                true
-            }
-            (Held::Slot(_) | Held::Resting(_), Err(_)) => false,
+        if !matches!(*held, Held::InLine(_))
+            && let Ok(permit) = Arc::clone(&session.in_line).try_acquire_owned()
+        {
+            *held = Held::InLine(permit);
         }
     }
 
@@ -119,7 +115,7 @@ impl Facts {
             tenure: Arc::clone(tenure),
             session: Arc::clone(session),
             running: Arc::clone(running),
-            deadline: Instant::now() + timeout.saturating_sub(elapsed),
+            deadline: Mutex::new(Instant::now() + timeout.saturating_sub(elapsed)),
             begun: AtomicBool::new(resumed),
             became_shell: AtomicBool::new(false),
             consumption: Consumption::default(),
@@ -129,6 +125,17 @@ impl Facts {
             place: Place(Mutex::new(Held::Slot(slot))),
             how,
         }
+    }
+
+    /// When the agent is to end what the call runs.
+    pub(crate) fn deadline(&self) -> Instant {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The call's time begins now: so far it only waited for its turn.
+    pub(crate) fn start_the_clock(&self) {
+        let deadline = Instant::now() + Duration::from_millis(self.call.timeout_ms);
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     }
 
     /// What it used, so long after it began here.
@@ -273,7 +280,18 @@ async fn serving(facts: &Facts) -> Result<Serving, Execution> {
 async fn ending(facts: &Facts) {
     tokio::select! {
         () = facts.running.cancel.cancelled() => {}
-        () = sleep_until(facts.deadline + DEADLINE_SLACK) => facts.running.end(Cause::TimedOut),
+        () = deadline(facts) => facts.running.end(Cause::TimedOut),
+    }
+}
+
+/// Waits until the call's time is over. It moves while the call stands in line.
+async fn deadline(facts: &Facts) {
+    loop {
+        let deadline = facts.deadline();
+        sleep_until(deadline + DEADLINE_SLACK).await;
+        if facts.deadline() <= deadline {
+            return;
+        }
     }
 }
 

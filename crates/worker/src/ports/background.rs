@@ -70,12 +70,8 @@ impl CallPorts {
         name: Option<ShellName>,
     ) -> Result<CommandOutcome, ToolError> {
         let shell_id = shell_of(self.facts.call.id, key.operation);
-        // Asked before the row is read: what the agent does not know and the row does not call over was never started.
-        let is_known = self.is_resumed() && self.state_of(&key).await?.is_some();
-        if let Some(shell) = self.shell_from_before(shell_id).await?
-            && (is_known || shell.status == ShellStatus::Exited)
-        {
-            return self.became(shell).await;
+        if let Some(shell) = self.shell_from_before(shell_id).await? {
+            return self.became(self.as_the_agent_knows_it(&key, shell).await?).await;
         }
         let session = &self.facts.session;
         self.begin().await?;
@@ -99,6 +95,19 @@ impl CallPorts {
         };
         self.follow(shell_id, &key, followed);
         Ok(CommandOutcome::Shell { shell, stdout: Captured::default(), stderr: Captured::default() })
+    }
+
+    /// A shell that was recorded before this run. Whoever follows the session's shells may have told its end already when the agent does not
+    /// know it, so it is not started now.
+    async fn as_the_agent_knows_it(&self, key: &OperationKey, shell: Shell) -> Result<Shell, ToolError> {
+        if shell.status == ShellStatus::Exited || self.state_of(key).await?.is_some() {
+            return Ok(shell);
+        }
+        let facts = &self.facts;
+        let (store, fence) = (facts.tenure.store(), &facts.session.fence);
+        let end = ShellEnd { end_reason: Some("sandbox_lost".to_owned()), ..ShellEnd::default() };
+        let ended = facts.tenure.write(|| store.finish_shell(fence, shell.id, end.clone())).await;
+        ended.map_err(|unwritten| self.unwritten(unwritten))
     }
 
     /// What becomes of the row of a shell whose start failed.

@@ -80,7 +80,7 @@ impl Sandbox for CallPorts {
 
 impl CallPorts {
     pub(super) fn remaining(&self) -> Duration {
-        self.facts.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+        self.facts.deadline().saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
 
     pub(super) fn spec(&self, command: &Command, no_stdin: StdinMode, timeout: Option<Duration>) -> ExecSpec {

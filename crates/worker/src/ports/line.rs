@@ -6,13 +6,19 @@
 //! all slots of the session in the line that one would never start. The slot is given back for the wait, and waited for again
 //! before the turn begins.
 //!
+//! *So many of a session, and not more* ([`domain::limits::IN_LINE_PER_SESSION`]): each is a running call to the sweeps and to a takeover. Further ones
+//! keep their slots as they wait, so that what is behind them stays queued.
+//!
+//! *The clock starts with the turn*, as it does for a call that is queued: how long the others take is not this call's doing. It is put forward at each look, so
+//! that it cannot run out in between.
+//!
 //! *Whoever has an earlier call before it has not begun*, in this worker and in any before, because nobody begins before all earlier ones have ended. So a
 //! call that was taken over may be cancelled here as any other, and nothing of it is left running.
 
 use std::time::Duration;
 
-use domain::limits::{IN_LINE_PER_SESSION, POLL_MS};
-use domain::{CallId, Code};
+use domain::CallId;
+use domain::limits::POLL_MS;
 use store::CallWatch;
 use tokio::time::timeout;
 use tools::ToolError;
@@ -28,11 +34,8 @@ impl CallPorts {
     /// Waits until the earlier call may have ended. The first time for each it returns at once, listening, so that an end between is not missed.
     pub(super) async fn behind(&self, line: &mut Line, earlier: CallId) -> Result<(), ToolError> {
         let facts = &self.facts;
-        if !facts.place.stand_in_line(&facts.session) {
-            let message = format!("{IN_LINE_PER_SESSION} calls of this session wait for their turn already.");
-            let hint = "Wait for some of them to end, or use another named shell or context.";
-            return Err(ToolError::new(Code::QueueFull, message).hint(hint));
-        }
+        facts.place.stand_in_line(&facts.session);
+        facts.start_the_clock();
         let watch = match &mut line.0 {
             Some((call, watch)) if *call == earlier => watch,
             other => {
@@ -56,6 +59,7 @@ impl CallPorts {
             () = facts.running.cancel.cancelled() => Err(self.ended_before()),
             slot = facts.tenure.board.slot_again(facts.call.tenant_id, facts.call.session_id) => {
                 facts.place.take(slot);
+                facts.start_the_clock();
                 Ok(())
             }
         }

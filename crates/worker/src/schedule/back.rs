@@ -47,7 +47,7 @@ impl Schedule {
         let Some(share) = self.tenants.get_mut(&tenant_id) else { return false };
         let mut seats = self.sessions.get_mut(&session_id);
         let has_seat = seats.as_ref().is_none_or(|seats| seats.running < seats.limit);
-        let may = has_seat && !share.claiming && share.used < share.granted && self.free > 0;
+        let may = has_seat && !share.claiming && share.has_room() && self.free > 0;
         if may {
             if let Some(seats) = seats.as_mut() {
                 seats.running += 1;

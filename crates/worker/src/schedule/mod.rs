@@ -52,6 +52,13 @@ struct Share {
     sessions: u32,
 }
 
+impl Share {
+    /// A takeover may have brought more slots than the tenant may have.
+    fn has_room(&self) -> bool {
+        self.used < self.granted.min(self.limits.running)
+    }
+}
+
 #[derive(Debug)]
 struct Seats {
     tenant_id: TenantId,
@@ -71,7 +78,8 @@ impl Seats {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     total: u32,
-    free: u32,
+    /// Below zero while more calls were taken over than there are slots.
+    free: i64,
     tenants: HashMap<TenantId, Share>,
     sessions: HashMap<SessionId, Seats>,
     /// Calls without a slot that want one again, the first first.
@@ -83,7 +91,7 @@ impl Schedule {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             total: slots,
-            free: slots,
+            free: i64::from(slots),
             tenants: HashMap::new(),
             sessions: HashMap::new(),
             returning: VecDeque::new(),
@@ -197,7 +205,7 @@ impl Schedule {
     /// Takes a slot for a call that need not queue. False when it has to.
     pub(crate) fn reserve(&mut self, tenant_id: TenantId, session_id: SessionId) -> bool {
         let others_waiting =
-            self.tenants.iter().filter(|(id, share)| **id != tenant_id && share.hinted).count() as u32;
+            self.tenants.iter().filter(|(id, share)| **id != tenant_id && share.hinted).count() as i64;
         let Some(seats) = self.sessions.get_mut(&session_id) else { return false };
         let Some(share) = self.tenants.get_mut(&tenant_id) else { return false };
         let may = seats.tenant_id == tenant_id
@@ -205,7 +213,7 @@ impl Schedule {
             && !seats.queued
             && !share.hinted
             && !share.claiming
-            && share.used < share.granted
+            && share.has_room()
             && self.free > others_waiting;
         if may {
             seats.running += 1;
@@ -225,12 +233,12 @@ impl Schedule {
             share.used += 1;
             share.granted = share.granted.max(share.used);
         }
-        self.free = self.free.saturating_sub(1);
+        self.free -= 1;
     }
 
     /// A call has ended after so many milliseconds. True when something may start in its place.
     pub(crate) fn release(&mut self, tenant_id: TenantId, session_id: SessionId, ran_ms: u64) -> bool {
-        self.free = (self.free + 1).min(self.total);
+        self.free = (self.free + 1).min(i64::from(self.total));
         let mut queued = false;
         if let Some(seats) = self.sessions.get_mut(&session_id) {
             seats.running = seats.running.saturating_sub(1);

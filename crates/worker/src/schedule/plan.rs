@@ -40,7 +40,7 @@ impl Schedule {
             let next = self
                 .tenants
                 .iter()
-                .filter(|(_, share)| share.hinted && share.used < share.granted)
+                .filter(|(_, share)| share.hinted && share.has_room())
                 .map(|(id, share)| (share.virtual_time + paid.get(id).copied().unwrap_or(0), *id))
                 .min();
             let Some((_, tenant_id)) = next else { break };
@@ -96,7 +96,7 @@ impl Schedule {
                 .filter(|(tenant_id, _)| *tenant_id == turn.tenant_id)
                 .count() as u32;
             let left = turn.slots.saturating_sub(got);
-            self.free += left;
+            self.free += i64::from(left);
             let Some(share) = self.tenants.get_mut(&turn.tenant_id) else { continue };
             share.used = share.used.saturating_sub(left);
             share.claiming = false;

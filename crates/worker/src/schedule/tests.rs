@@ -130,7 +130,7 @@ proptest! {
                 }
             }
             prop_assert!(running.len() as u32 <= SLOTS);
-            prop_assert_eq!(schedule.free, SLOTS - running.len() as u32);
+            prop_assert_eq!(schedule.free, i64::from(SLOTS) - running.len() as i64);
             for n in 0..2u8 {
                 let of_tenant = running.iter().filter(|session| **session / 2 == n).count() as u32;
                 prop_assert!(of_tenant <= granted[usize::from(n)]);

@@ -45,23 +45,23 @@ impl AgentVolume {
         Ok(self.name.clone())
     }
 
-    /// Makes sure of it again, as a sandbox did not come up. Whether the agent was not there as it should be.
+    /// Makes sure of it again, as a sandbox did not come up.
     pub(super) async fn mend(
         &self,
         engine: &Engine,
         identity: &Identity,
         image: &str,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<(), EngineError> {
         let mut ready = self.ready.lock().await;
         *ready = false;
-        let mended = self.fill(engine, identity, image).await?;
+        self.fill(engine, identity, image).await?;
         *ready = true;
-        Ok(mended)
+        Ok(())
     }
 
-    /// Looks into the volume and fills it if the agent is not there as it should be; whether it did. A crash half-way is
+    /// Looks into the volume and fills it if the agent is not there as it should be. A crash half-way is
     /// mended by the next worker, as the size tells.
-    async fn fill(&self, engine: &Engine, identity: &Identity, image: &str) -> Result<bool, EngineError> {
+    async fn fill(&self, engine: &Engine, identity: &Identity, image: &str) -> Result<(), EngineError> {
         helper::sweep(engine, identity).await?;
         self.create(engine, identity).await?;
         let mount = profile::volume(self.name.clone(), AGENT_DIR, false);
@@ -69,20 +69,20 @@ impl AgentVolume {
         let filled = async {
             let whole = Some(self.binary.len() as u64);
             if helper.size_of(protocol::AGENT_PATH).await? == whole {
-                return Ok(false);
+                return Ok(());
             }
             // Another worker may be filling it at this moment.
             tokio::time::sleep(Duration::from_millis(rand::random_range(0..300))).await;
             if helper.size_of(protocol::AGENT_PATH).await? == whole {
-                return Ok(false);
+                return Ok(());
             }
             let archive = self.archive().map_err(EngineError::host("pack the agent"))?;
-            helper.upload(archive).await.map(|()| true)
+            helper.upload(archive).await
         }
         .await;
         let removed = helper.remove().await;
-        let filled = filled?;
-        removed.map(|()| filled)
+        filled?;
+        removed
     }
 
     /// Makes the volume, if it is not there. One that the engine has made by itself, under a container that names it, has none of

@@ -101,11 +101,10 @@ impl DockerDriver {
         match self.try_container(spec, mounted).await {
             Err(error @ EngineError::CannotStart { .. }) => {
                 helper::remove(&self.engine, &self.identity.container_name(spec.sandbox_id)).await?;
-                if self.agent.mend(&self.engine, &self.identity, &spec.resolved.id).await? {
-                    self.try_container(spec, mounted).await
-                } else {
-                    Err(error)
-                }
+                // Whether it was this look that mended it does not matter: another sandbox that starts now may have been quicker.
+                self.agent.mend(&self.engine, &self.identity, &spec.resolved.id).await?;
+                tracing::info!(%error, "trying once more, with the agent in its place");
+                self.try_container(spec, mounted).await
             }
             other => other,
         }
