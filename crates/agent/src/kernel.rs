@@ -4,7 +4,7 @@
     reason = "per-thread credentials, capabilities and descriptor ranges need raw system calls"
 )]
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 
@@ -23,6 +23,12 @@ pub(crate) fn access_files_as(uid: u32) -> nix::Result<()> {
         check(libc::syscall(libc::SYS_setresgid, KEEP, i64::from(uid), KEEP))?;
         check(libc::syscall(libc::SYS_setresuid, KEEP, i64::from(uid), KEEP))
     }
+}
+
+/// Ends one watch of an instance, by its number.
+pub(crate) fn forget_watch(inotify: impl AsFd, watch: i32) -> nix::Result<()> {
+    // SAFETY: the descriptor is open, and the call takes no pointers.
+    check(unsafe { libc::inotify_rm_watch(inotify.as_fd().as_raw_fd(), watch) }.into())
 }
 
 /// Does something as the tool where it makes files, on the calling thread alone, and takes root's identity back. As in

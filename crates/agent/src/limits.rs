@@ -113,3 +113,25 @@ pub(crate) const REMOVE_DEPTH: usize = 32;
 pub(crate) const REMOVE_BATCH: usize = 32;
 /// How long a removal goes on, so that a program that makes files as fast cannot keep it for ever.
 pub(crate) const REMOVE_TIME: Duration = Duration::from_secs(120);
+/// Directories that are watched for workers at the same time.
+pub(crate) const WATCHES: usize = 4;
+/// Memory of all watches together for the directories in them: some seven thousand.
+pub(crate) const WATCH_BYTES: usize = 1024 * 1024;
+/// What one directory costs of it, beside its name.
+pub(crate) const WATCH_DIRECTORY_BYTES: usize = 128;
+/// Directories below the watched one that are watched.
+pub(crate) const WATCH_DEPTH: usize = 64;
+/// Changes of one watch that wait to be told.
+pub(crate) const WATCH_QUEUE_BYTES: usize = 64 * 1024;
+/// Memory for the names in a directory that is new; those beyond it are told as a loss.
+pub(crate) const WATCH_NAME_BYTES: usize = 128 * 1024;
+/// Changes told in one step, after which others have their turn.
+pub(crate) const WATCH_STEP_BYTES: usize = 32 * 1024;
+/// Reads of the kernel's queue that throw away what was lost anyway, at most.
+pub(crate) const WATCH_DISCARDS: usize = 1024;
+/// Pause between two steps of a watch: what is written again and again in it is told once.
+pub(crate) const WATCH_REST: Duration = Duration::from_millis(20);
+/// How long the second half of a move is waited for.
+pub(crate) const WATCH_MOVE: Duration = Duration::from_millis(15);
+/// How often the path of a watched directory is resolved anew: what happens above it is not told by the kernel.
+pub(crate) const WATCH_RECHECK: Duration = Duration::from_secs(3);

@@ -10,6 +10,7 @@ mod http;
 pub mod json;
 mod jwt;
 mod metrics;
+mod multipart;
 mod openapi;
 pub mod problem;
 mod rates;
@@ -20,6 +21,7 @@ mod sse;
 mod state;
 mod tls;
 mod trace;
+mod transfers;
 pub mod wire;
 
 pub use config::{ApiConfig, StreamConfig};

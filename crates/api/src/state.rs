@@ -22,6 +22,7 @@ use crate::service::rates::Rates;
 use crate::service::sessions::PolicyCache;
 use crate::signature::Signer;
 use crate::sse::Streams;
+use crate::transfers::Transfers;
 
 /// What every request shares. Cheap to clone.
 #[derive(Clone)]
@@ -41,6 +42,7 @@ pub struct Inner {
     pub(crate) signer: Signer,
     pub(crate) issuers: Issuers,
     pub(crate) streams: Streams,
+    pub(crate) transfers: Transfers,
     pub(crate) under_way: UnderWay,
     pub(crate) exports: Arc<Semaphore>,
     pub(crate) rates: Rates,
@@ -113,6 +115,7 @@ impl ApiState {
             signer: Signer::new(&config.signing_key),
             issuers: Issuers::new(&config.issuers)?,
             streams: Streams::new(&config.streams, &metrics),
+            transfers: Transfers::default(),
             under_way: UnderWay::new(config.requests),
             exports: Arc::new(Semaphore::new(limits::EXPORTS)),
             document: crate::openapi::document(&catalog).into(),

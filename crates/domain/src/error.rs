@@ -158,6 +158,8 @@ codes! {
     NotEmpty = ("not_empty", 409, false, "The directory is not empty");
     /// An archive that is damaged, cut short, or could be read in two ways.
     InvalidArchive = ("invalid_archive", 422, false, "The archive is not taken");
+    /// A form that is damaged, cut short, or could be read in two ways.
+    InvalidForm = ("invalid_form", 422, false, "The form is not taken");
     /// A document that is damaged, cut short, or not what it says it is.
     InvalidDocument = ("invalid_document", 422, false, "The document cannot be read");
     /// A document that needs a password.

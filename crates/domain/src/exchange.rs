@@ -107,11 +107,27 @@ pub enum Operation {
         /// What is there already goes.
         replace: bool,
     },
+    /// Tells what changes in a directory. Input: nothing but the end. Answer: one message (null) once it is watched, then messages with lists of
+    /// [`crate::file::FileChange`], at last one [`crate::file::WatchEnded`].
+    WatchFiles {
+        /// The directory.
+        file: FilePath,
+        /// What is below it as well.
+        recursive: bool,
+    },
     /// Makes a directory and those above it. Input: nothing but the end. Answer: one message, [`crate::file::DirectoryMade`].
     MakeDirectory {
         /// The directory.
         file: FilePath,
     },
+}
+
+impl Operation {
+    /// Whether the session counts as used while it is open. Who only watches does nothing with it.
+    #[must_use]
+    pub const fn keeps_in_use(&self) -> bool {
+        !matches!(self, Self::WatchFiles { .. })
+    }
 }
 
 /// What a shell can be told beside bytes.

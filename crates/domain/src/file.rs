@@ -69,7 +69,8 @@ impl FileKind {
 pub struct FileVersion {
     /// Which file of its filesystem.
     pub inode: u64,
-    /// Last change of content or attributes, nanoseconds since 1970. No program in the sandbox can set it.
+    /// Last change of content or attributes by the kernel's clock, nanoseconds since 1970. No program in the sandbox can set it; changes within one tick of
+    /// that clock (some milliseconds) share it.
     pub changed_ns: i64,
     /// Bytes.
     pub size_bytes: u64,
@@ -174,6 +175,67 @@ pub struct Unpacked {
 pub struct DirectoryMade {
     /// It was not there before.
     pub created: bool,
+}
+
+/// What happened to an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It is there now.
+    Created,
+    /// Its content or attributes are others.
+    Modified,
+    /// It is there no more.
+    Deleted,
+    /// It has another path.
+    Moved,
+    /// Nobody knows: changes were lost.
+    Overflow,
+}
+
+/// One change of a watched directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// What happened.
+    pub change: Change,
+    /// Beneath the watched directory.
+    pub path: String,
+    /// The path before, of a move.
+    #[serde(default)]
+    pub from: Option<String>,
+    /// What it is, where it could still be looked at.
+    #[serde(default)]
+    pub kind: Option<FileKind>,
+    /// Bytes of a file that is still there.
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+}
+
+impl FileChange {
+    /// Changes were lost.
+    #[must_use]
+    pub const fn overflow() -> Self {
+        Self { change: Change::Overflow, path: String::new(), from: None, kind: None, size_bytes: None }
+    }
+}
+
+/// Why a directory is watched no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WatchEnd {
+    /// The path does not lead to it any more.
+    DirectoryGone,
+    /// There is more in it than can be watched.
+    LimitExceeded,
+}
+
+/// The end of a watch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchEnded {
+    /// Which kind.
+    pub reason: WatchEnd,
+    /// A sentence for people and models.
+    pub message: String,
 }
 
 #[cfg(test)]

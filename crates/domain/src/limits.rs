@@ -189,3 +189,11 @@ pub const LIST_DEPTH: u32 = 64;
 pub const LIST_ENTRIES_DEFAULT: u32 = 1_000;
 /// Most entries of an archive that is uploaded: each costs a round trip.
 pub const ARCHIVE_ENTRIES: u32 = 100_000;
+/// Most files of one form: each costs a round trip, and has its outcome in the answer.
+pub const FORM_FILES: usize = 1_000;
+/// Headers of one part of a form, in bytes: a path of the longest kind, written in full, and some more.
+pub const FORM_HEADER_BYTES: usize = 8 * 1024;
+/// Uploads and downloads of one session that one process carries at the same time: below [`EXCHANGES_PER_SESSION`], so that terminals find room.
+pub const TRANSFERS_PER_SESSION: u32 = 32;
+/// Uploads and downloads of one tenant that one process carries at the same time: each may hold a megabyte.
+pub const TRANSFERS_PER_TENANT: u32 = 128;

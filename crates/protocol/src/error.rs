@@ -46,6 +46,8 @@ pub enum ErrorCode {
     StartFailed,
     /// A limit of the agent itself: too many operations, too large a request.
     LimitExceeded,
+    /// Somebody else uses it at the moment. Sent from version 2 of the protocol on; before it is [`Self::Conflict`].
+    Busy,
     /// The agent does not know this request.
     Unsupported,
     /// Anything else the kernel said.

@@ -68,12 +68,13 @@ pub struct WriteRequest {
     pub open_ended: bool,
 }
 
-/// What tells one version of a file from another without reading it: any change of content gives another one.
+/// What tells one version of a file from another without reading it. A file that is replaced always has another one; one that is written in place keeps it
+/// only when its size stays and both changes fall into one tick of the kernel's clock (some milliseconds).
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct FileVersion {
     /// Which file of its filesystem.
     pub inode: u64,
-    /// Last change of content or attributes, nanoseconds since 1970. No program can set it.
+    /// Last change of content or attributes by the kernel's clock, nanoseconds since 1970. No program can set it.
     pub changed_ns: i64,
     /// Size in bytes.
     pub size_bytes: u64,

@@ -26,6 +26,7 @@ mod frame;
 mod message;
 mod tree;
 mod version;
+mod watch;
 
 pub use error::{AgentError, ErrorCode};
 pub use file::{
@@ -45,6 +46,7 @@ pub use tree::{
     DirectoryMade, GlobEntry, GlobRequest, GlobSort, Globbed, GrepFile, GrepLine, GrepMode, GrepRequest,
     Grepped, MoveRequest, RemoveRequest, RemoveTarget, Removed,
 };
+pub use watch::{ChangeKind, FileChange, WatchEnd, WatchEnded, WatchRequest};
 
 /// The protocol version that this build prefers. Whoever adds a field or a kind of request raises it, unless it has not been
 /// released since it was raised, and says in [`Request::needs`] what needs it.
@@ -57,6 +59,8 @@ pub const OLDEST_VERSION: u32 = 1;
 pub const OUTPUT_WINDOW_BYTES: u64 = 256 * 1024;
 /// Largest piece of output in one data frame.
 pub const OUTPUT_FRAME_BYTES: usize = 64 * 1024;
+/// Bytes of changes on one watch that were sent and not acknowledged beyond which the agent waits.
+pub const WATCH_WINDOW_BYTES: u64 = 64 * 1024;
 /// Most of a report that is kept, in bytes: a few pictures.
 pub const REPORT_BYTES: u64 = 4 * 1024 * 1024;
 /// Exit code of a request whose kernel ended without an answer.

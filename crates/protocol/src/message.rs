@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AgentError, DirectoryMade, FileRead, FileStat, FileWritten, GlobRequest, Globbed, GrepRequest, Grepped,
-    ListRequest, Listing, MoveRequest, ReadRequest, RemoveRequest, Removed, WriteRequest,
+    ListRequest, Listing, MoveRequest, ReadRequest, RemoveRequest, Removed, WatchEnded, WatchRequest,
+    WriteRequest,
 };
 
 /// First message of a connection, from the agent.
@@ -124,6 +125,9 @@ pub enum Request {
         /// Path beneath the root; empty for the root itself.
         path: String,
     },
+    /// Tell what changes in a directory, from [`Reply::Watching`] on: data frames on channel 1 with [`crate::FileChange`]s, a line of JSON each, in
+    /// so far as the worker acknowledges them ([`crate::WATCH_WINDOW_BYTES`]), then [`Reply::WatchEnded`], close.
+    Watch(WatchRequest),
     /// Read what an ended operation has left in its memory file (see [`Role`]), at most [`crate::REPORT_BYTES`].
     /// Replies: data frames on channel 1, [`Reply::Read`], close.
     Report {
@@ -418,6 +422,10 @@ pub enum Reply {
     Grepped(Grepped),
     /// See [`Request::Stat`].
     Stat(FileStat),
+    /// See [`Request::Watch`].
+    Watching,
+    /// See [`Request::Watch`].
+    WatchEnded(WatchEnded),
     /// See [`Request::Status`].
     Status(AgentStatus),
     /// See [`Request::WriteStdin`].

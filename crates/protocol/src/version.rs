@@ -33,6 +33,7 @@ impl Request {
             | Self::MakeDirectory { .. }
             | Self::Glob(_)
             | Self::Grep(_)
+            | Self::Watch(_)
             | Self::Report { .. } => 2,
             // Nobody sends it, and who receives it knows that it is too new.
             Self::Unknown => VERSION,
@@ -162,6 +163,11 @@ mod tests {
             Request::Write(WriteRequest { open_ended: true, ..write() }),
             Request::Write(WriteRequest { expected_version: Some(FileVersion::default()), ..write() }),
             Request::Report { key: key() },
+            Request::Watch(crate::WatchRequest {
+                root: "/tmp".to_owned(),
+                path: String::new(),
+                recursive: true,
+            }),
             Request::MakeDirectory { root: "/tmp".to_owned(), path: "a".to_owned() },
         ];
         for request in requests {

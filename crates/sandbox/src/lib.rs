@@ -25,7 +25,9 @@ pub use driver::{
 pub use error::{EngineError, LedgerError, LinkError, SandboxError};
 pub use gone::{Gone, GoneReason};
 pub use ledger::{Ledger, Live, LiveRow, Reserve, Reserved};
-pub use link::{AgentClient, Dial, ExecEvent, ExecStream, FileContent, Link, Terms, Upload};
+pub use link::{
+    AgentClient, Dial, ExecEvent, ExecStream, FileContent, FileWatch, Link, Terms, Upload, WatchEvent,
+};
 pub use metrics::Metrics;
 pub use sandbox::{Facts, Origin, Sandbox};
 pub use sandboxes::{AcquireRequest, Action, Adoption, Observed, Sandboxes, WorkspaceFate, reconcile};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use protocol::{AgentError, Frame, FrameKind, Hello, OLDEST_VERSION, Reply, StreamId, Welcome};
+use protocol::{AgentError, ErrorCode, Frame, FrameKind, Hello, OLDEST_VERSION, Reply, StreamId, Welcome};
 
 use super::{Daemon, Settings, Source, StreamUse};
 use crate::files::pool::Pool;
@@ -272,8 +272,14 @@ impl Daemon {
 
     /// Queues a message on a stream.
     pub(super) fn reply(&mut self, stream: StreamId, reply: &Reply) {
-        if let Some(link) = &mut self.link {
-            link.send_json(FrameKind::Reply, stream, reply);
+        let Some(link) = &mut self.link else { return };
+        match reply {
+            // A worker of version 1 does not know the word.
+            Reply::Error(AgentError { code: ErrorCode::Busy, message }) if link.version < 2 => {
+                let error = AgentError { code: ErrorCode::Conflict, message: message.clone() };
+                link.send_json(FrameKind::Reply, stream, &Reply::Error(error));
+            }
+            reply => link.send_json(FrameKind::Reply, stream, reply),
         }
     }
 

@@ -15,6 +15,7 @@ mod output;
 mod removals;
 mod transfers;
 mod verbs;
+mod watches;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -55,6 +56,7 @@ enum Source {
     Stderr(OperationId),
     Stdin(OperationId),
     Warm(u64),
+    Watch(u64),
 }
 
 impl Source {
@@ -73,6 +75,7 @@ impl Source {
             Self::Stderr(id) => (8, id),
             Self::Stdin(id) => (9, id),
             Self::Warm(id) => (10, id),
+            Self::Watch(ticket) => (11, ticket),
         };
         id << Self::BITS | kind
     }
@@ -90,7 +93,8 @@ impl Source {
             7 => Self::Stdout(id),
             8 => Self::Stderr(id),
             9 => Self::Stdin(id),
-            _ => Self::Warm(id),
+            10 => Self::Warm(id),
+            _ => Self::Watch(id),
         }
     }
 }
@@ -238,6 +242,7 @@ impl Daemon {
             Source::Stderr(id) => self.read_output(id, protocol::StreamName::Stderr),
             Source::Stdin(id) => self.write_input(id),
             Source::Warm(id) => self.warm_program_reports(id),
+            Source::Watch(ticket) => self.kernel_speaks(ticket),
         }
     }
 
@@ -248,8 +253,10 @@ impl Daemon {
         self.tend_operations(now);
         self.tend_warm_programs(now);
         self.sweep_strays(now);
+        self.tend_watches(now);
         self.flush();
-        let wakes = [self.links_wake_at(), self.warm_programs_wake_at(), self.sweep_at];
+        let wakes =
+            [self.links_wake_at(), self.warm_programs_wake_at(), self.sweep_at, self.watches_wake_at()];
         let operations = self.active.iter().filter_map(|id| self.operations.get(id)?.wakes_at());
         let Some(next) = wakes.into_iter().flatten().chain(operations).min() else {
             return EpollTimeout::NONE;

@@ -198,7 +198,11 @@ impl Daemon {
 
     /// Output below `offset` is durable.
     pub(super) fn acknowledged(&mut self, stream: StreamId, offset: u64) {
-        let Some(StreamUse::Exec(id)) = self.streams.get(&stream) else { return };
+        let id = match self.streams.get(&stream) {
+            Some(StreamUse::Exec(id)) => id,
+            Some(StreamUse::Transfer(ticket)) => return self.changes_taken(*ticket, offset),
+            None => return,
+        };
         let Some(operation) = self.operations.get_mut(id) else { return };
         if operation.stream != Some(stream) {
             return;

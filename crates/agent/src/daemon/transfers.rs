@@ -11,9 +11,10 @@ use protocol::{
     OUTPUT_FRAME_BYTES, OperationKey, ReadRequest, Reply, StreamId, WriteRequest,
 };
 
+use super::watches::Watching;
 use super::{Daemon, StreamUse};
 use crate::files::pool::Outcome;
-use crate::files::{self, OpenRead, OpenWrite, ReadStep};
+use crate::files::{self, OpenRead, OpenWrite, ReadStep, Room};
 use crate::limits;
 
 /// One file request in progress.
@@ -35,6 +36,7 @@ pub(super) enum State {
     /// A file that is sent as the worker's socket takes it; the file is here between two pieces.
     Reading(Option<Box<OpenRead>>),
     Writing(Writing),
+    Watching(Watching),
 }
 
 #[derive(Debug)]
@@ -62,6 +64,10 @@ pub(super) struct Transfers {
     waiting: BTreeSet<u64>,
     /// Content of all writes that waits for the disk.
     pub(super) queued: usize,
+    /// Those that watch directories.
+    pub(super) watches: BTreeSet<u64>,
+    /// Memory that they share.
+    pub(super) watch_room: Arc<Room>,
 }
 
 impl Transfers {
@@ -168,7 +174,9 @@ impl Daemon {
                 self.write_on(ticket);
             }
             State::Writing(_) | State::Removing(_) => {}
-            State::Asking | State::Searching(_) | State::Reading(_) => self.abandon_transfer(ticket),
+            State::Asking | State::Searching(_) | State::Reading(_) | State::Watching(_) => {
+                self.abandon_transfer(ticket);
+            }
         }
     }
 
@@ -192,12 +200,14 @@ impl Daemon {
                 Outcome::Moved(result) => self.answered(ticket, result.map(|()| Reply::Done)),
                 Outcome::Globbed(result) => self.answered(ticket, result.map(Reply::Globbed)),
                 Outcome::Grepped(result) => self.answered(ticket, result.map(Reply::Grepped)),
+                Outcome::WatchBegun(result) => self.watch_begun(ticket, result),
+                Outcome::Watched(step) => self.changes_seen(ticket, step),
                 Outcome::Nothing => {}
             }
         }
     }
 
-    fn answered(&mut self, ticket: u64, result: Result<Reply, AgentError>) {
+    pub(super) fn answered(&mut self, ticket: u64, result: Result<Reply, AgentError>) {
         let transfer = self.transfers.transfers.remove(&ticket);
         if let Some(stream) = transfer.and_then(|transfer| transfer.stream) {
             self.finish(stream, &result.unwrap_or_else(Reply::Error));
@@ -239,8 +249,10 @@ impl Daemon {
 
     fn abandon_transfer(&mut self, ticket: u64) {
         let Some(transfer) = self.transfers.transfers.remove(&ticket) else { return };
-        if let State::Searching(stop) = &transfer.state {
-            stop.store(true, Ordering::Relaxed);
+        match transfer.state {
+            State::Searching(stop) => stop.store(true, Ordering::Relaxed),
+            State::Watching(watching) => self.end_watch(ticket, watching),
+            State::Asking | State::Removing(_) | State::Reading(_) | State::Writing(_) => {}
         }
         if let Some(stream) = transfer.stream {
             self.streams.remove(&stream);
@@ -257,7 +269,9 @@ impl Daemon {
                 State::Writing(writing) if writing.complete => {}
                 State::Writing(_) => self.end_write(ticket, Err(lost_interest())),
                 State::Removing(_) => {}
-                State::Asking | State::Searching(_) | State::Reading(_) => self.abandon_transfer(ticket),
+                State::Asking | State::Searching(_) | State::Reading(_) | State::Watching(_) => {
+                    self.abandon_transfer(ticket);
+                }
             }
         }
         self.transfers.waiting.clear();

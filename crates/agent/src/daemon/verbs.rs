@@ -57,6 +57,7 @@ impl Daemon {
             Request::Glob(request) => self.glob_files(stream, request),
             Request::Grep(request) => self.grep_files(stream, request),
             Request::Stat { root, path } => self.stat_file(stream, root, path),
+            Request::Watch(request) => self.watch_files(stream, request),
             Request::Report { key } => self.read_report(stream, &key),
             Request::Status => {
                 let status = self.status();

@@ -13,6 +13,7 @@ mod remove;
 mod resolve;
 mod search;
 mod walk;
+mod watch;
 mod write;
 
 use nix::errno::Errno;
@@ -25,6 +26,7 @@ pub(crate) use grep::grep;
 pub(crate) use list::list;
 pub(crate) use read::{OpenRead, ReadStep};
 pub(crate) use remove::remove;
+pub(crate) use watch::{Next, OpenWatch, Room, WatchStep};
 pub(crate) use write::OpenWrite;
 
 /// Facts of a path, links within the root followed.
@@ -47,16 +49,21 @@ fn facts(metadata: &Metadata) -> FileStat {
     FileStat {
         kind: kind(metadata),
         size_bytes: metadata.st_size.max(0) as u64,
-        modified_ms: metadata.st_mtime * 1000 + metadata.st_mtime_nsec / 1_000_000,
+        modified_ms: scaled(metadata.st_mtime, 1_000, metadata.st_mtime_nsec / 1_000_000),
         permissions: metadata.st_mode & 0o7777,
         version: version(metadata),
     }
 }
 
+/// A time in finer units. A program may have set one that does not fit.
+fn scaled(seconds: i64, units: i64, rest: i64) -> i64 {
+    seconds.saturating_mul(units).saturating_add(rest)
+}
+
 fn version(metadata: &Metadata) -> FileVersion {
     FileVersion {
         inode: metadata.st_ino,
-        changed_ns: metadata.st_ctime * 1_000_000_000 + metadata.st_ctime_nsec,
+        changed_ns: scaled(metadata.st_ctime, 1_000_000_000, metadata.st_ctime_nsec),
         size_bytes: metadata.st_size.max(0) as u64,
     }
 }
@@ -79,6 +86,7 @@ fn error(errno: Errno, path: &str) -> AgentError {
         Errno::ENOSPC | Errno::EDQUOT => ErrorCode::NoSpace,
         Errno::ELOOP | Errno::ENAMETOOLONG | Errno::EINVAL => ErrorCode::InvalidPath,
         Errno::EFBIG => ErrorCode::LimitExceeded,
+        Errno::EAGAIN | Errno::ETXTBSY | Errno::EBUSY => ErrorCode::Busy,
         _ => ErrorCode::Io,
     };
     let shown: String = if path.is_empty() { ".".to_owned() } else { path.chars().take(200).collect() };
@@ -91,6 +99,10 @@ fn in_words(errno: Errno) -> &'static str {
         Errno::EXDEV => "leads outside of the folders that tools may use, by way of a symbolic link or `..`",
         Errno::ELOOP => "symbolic links that lead in a circle",
         Errno::ENXIO | Errno::ENODEV | Errno::EOPNOTSUPP => "not a regular file",
+        Errno::ETXTBSY => {
+            "a program that runs at the moment; end it, or write another file and move it there"
+        }
+        Errno::EAGAIN | Errno::EBUSY => "in use at the moment; try again when what uses it is done",
         other => other.desc(),
     }
 }
@@ -110,5 +122,15 @@ mod tests {
         assert!(told.message.starts_with("link/passwd: leads outside"), "{}", told.message);
         assert_eq!(error(Errno::EISDIR, "").message, ".: Is a directory");
         assert!(error(Errno::ELOOP, "a").message.contains("circle"));
+        for errno in [Errno::EAGAIN, Errno::ETXTBSY, Errno::EBUSY] {
+            assert_eq!(error(errno, "a").code, ErrorCode::Busy);
+        }
+    }
+
+    #[test]
+    fn a_time_that_does_not_fit_is_the_latest_or_earliest() {
+        assert_eq!(scaled(1, 1_000, 5), 1_005);
+        assert_eq!(scaled(i64::MAX, 1_000, 5), i64::MAX);
+        assert_eq!(scaled(i64::MIN, 1_000, 5), i64::MIN + 5);
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use protocol::{AgentError, FileStat, FileWritten, Globbed, Grepped, Listing, Removed};
 
-use super::{OpenRead, OpenWrite, ReadStep};
+use super::{OpenRead, OpenWatch, OpenWrite, ReadStep, WatchStep};
 use crate::{kernel, limits};
 
 /// What a job came to.
@@ -34,6 +34,10 @@ pub(crate) enum Outcome {
     Grepped(Result<Grepped, AgentError>),
     /// Facts of a path.
     Stat(Result<FileStat, AgentError>),
+    /// A directory is watched.
+    WatchBegun(Result<Box<OpenWatch>, AgentError>),
+    /// Changes, and the watch for more.
+    Watched(WatchStep),
     /// Something was cleaned up that nobody waits for.
     Nothing,
 }

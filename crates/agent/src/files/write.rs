@@ -56,7 +56,9 @@ impl OpenWrite {
         }
         let mut random = [0; 8];
         kernel::random(&mut random).map_err(failed)?;
-        let temporary_name = OsString::from(format!(".toolhost-{}.tmp", hex(random)));
+        // Its name says to a watch whether it will take the place of something.
+        let kind = if present.is_some() { "tmp" } else { "new" };
+        let temporary_name = OsString::from(format!(".toolhost-{}.{kind}", hex(random)));
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(0o600);
         let temporary = openat(&place.directory, temporary_name.as_os_str(), flags, mode)

@@ -27,7 +27,7 @@ fn write(owner: &str, path: &str, mode: WriteMode, content: &[u8]) -> WriteReque
     }
 }
 
-fn put(
+pub(crate) fn put(
     worker: &mut Worker,
     path: &str,
     mode: WriteMode,
@@ -450,4 +450,20 @@ fn a_write_over_a_version_loses_to_any_change() {
     std::fs::remove_file(sandbox.workspace().join("f")).expect("removes");
     assert_eq!(over(&mut worker, "gone", written.version), Err(ErrorCode::Conflict));
     assert_eq!(worker.sh("ls -A").stdout(), "g\n");
+}
+
+#[test]
+fn what_is_in_use_is_a_conflict_and_no_failure() {
+    let mut sandbox = Sandbox::start();
+    let mut worker = sandbox.worker();
+    worker.sh("echo kept > leased");
+    // Whoever opens the file has to wait for the one that has the lease, and a thread for files waits for nobody.
+    let hold = "import fcntl, signal, sys, time\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\nf = open('leased', 'r+')\n\
+        fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_WRLCK)\nprint('held', flush=True)\ntime.sleep(600)";
+    let key = key("holder");
+    let stream = worker.exec(&key, 0, Some(argv(&["python3", "-c", hold])));
+    while worker.frame_of(stream).kind != FrameKind::Data {}
+    assert_eq!(worker.read(read("leased")).map_err(|error| error.code).err(), Some(ErrorCode::Busy));
+    worker.kill(&key, 0);
+    assert_eq!(worker.read(read("leased")).expect("reads").0, b"kept\n");
 }

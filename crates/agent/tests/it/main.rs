@@ -11,3 +11,4 @@ mod journal;
 mod prelude;
 mod terminals;
 mod trees;
+mod watch;

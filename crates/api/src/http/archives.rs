@@ -19,8 +19,8 @@ use crate::wire::files::UnpackedArchive;
 
 /// Download a directory
 ///
-/// As a tar archive of its files and directories (at most 10,000 entries). Links, pipes and devices are left out, and so are files that the
-/// sandbox's user may not read and names that are not UTF-8. A file that changes while it is packed ends the connection.
+/// As a tar archive of its files and directories. Links, pipes and devices are left out, and so are files and directories that the
+/// sandbox's user may not read and names that are not UTF-8. A directory with more than 10,000 entries or 63 levels below it is refused, not cut. A file that changes while it is packed ends the connection.
 #[utoipa::path(get, path = "/v1/sessions/{session_id}/files/archive", tag = "files", security(("bearer" = ["files:read"])),
     params(
         ("session_id" = String, Path, description = "The session."),

@@ -58,8 +58,9 @@ fn say(headers: &mut HeaderMap, facts: &FileFacts) {
 
 /// Download a file
 ///
-/// A regular file, whole or a range. `HEAD` tells what is at a path, directories included. The `ETag` changes with every change of
-/// the file; a file that changes while it is read ends the connection. A symbolic link is followed within `/workspace` or `/tmp`.
+/// A regular file, whole or a range. `HEAD` tells what is at a path, directories included. The `ETag` is made of inode, size
+/// and the kernel's time of change: whatever replaces a file changes it, and so does writing into one, unless it keeps the size within milliseconds of the change before.
+/// A file that changes while it is read ends the connection. A symbolic link is followed within `/workspace` or `/tmp`.
 #[utoipa::path(get, path = "/v1/sessions/{session_id}/files", tag = "files", security(("bearer" = ["files:read"])),
     params(
         ("session_id" = String, Path, description = "The session."),
@@ -176,7 +177,7 @@ pub(crate) async fn put_file(
     Ok(response)
 }
 
-fn bits(text: &str) -> Result<u32, Problem> {
+pub(super) fn bits(text: &str) -> Result<u32, Problem> {
     let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
     match u32::from_str_radix(digits, 8) {
         Ok(bits) if digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()) => Ok(bits),
@@ -184,7 +185,7 @@ fn bits(text: &str) -> Result<u32, Problem> {
     }
 }
 
-fn replace(headers: &HeaderMap) -> Result<Replace, Problem> {
+pub(super) fn replace(headers: &HeaderMap) -> Result<Replace, Problem> {
     let given = |name: HeaderName| {
         let mut all = headers.get_all(name).iter();
         let first = all.next().map(|value| value.to_str().unwrap_or_default().trim());

@@ -24,6 +24,7 @@ mod erasures;
 mod events;
 mod extract;
 mod files;
+mod forms;
 mod health;
 mod hosts;
 mod keys;
@@ -49,6 +50,7 @@ mod tool_results;
 mod tools;
 mod under_way;
 mod usage;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,9 +109,10 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(contexts::get_context, contexts::delete_context))
         .routes(routes!(contexts::interrupt_context))
         .routes(routes!(contexts::restart_context))
-        .routes(routes!(files::get_file, files::put_file, files::delete_file))
+        .routes(routes!(files::get_file, files::put_file, forms::post_files, files::delete_file))
         .routes(routes!(files::list_files))
         .routes(routes!(archives::get_archive, archives::put_archive))
+        .routes(routes!(watch::watch_files))
         .routes(routes!(arrange::move_file))
         .routes(routes!(arrange::make_directory))
         .routes(routes!(artifacts::list_artifacts))

@@ -21,13 +21,16 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::policies;
+use super::watch::Watch;
 use crate::exchange::Duplex;
 use crate::problem::Problem;
 use crate::state::ApiState;
+use crate::transfers::TransferPermit;
 
 /// What is read of an upload after it was refused, and for how long.
-const READ_OVER_BYTES: usize = 4 * 1024 * 1024;
-const READ_OVER: Duration = Duration::from_secs(2);
+pub(crate) const READ_OVER_BYTES: usize = 4 * 1024 * 1024;
+/// See [`READ_OVER_BYTES`].
+pub(crate) const READ_OVER: Duration = Duration::from_secs(2);
 
 /// Bytes of an answer. What ends early with an error ends the connection, so that half is not taken for whole.
 pub(crate) type Answer = BoxStream<'static, std::io::Result<Bytes>>;
@@ -37,6 +40,7 @@ pub(crate) type Answer = BoxStream<'static, std::io::Result<Bytes>>;
 pub(crate) enum Verb {
     Read,
     List,
+    Watch,
     Write,
     Move,
     Delete,
@@ -44,10 +48,10 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    const fn tool(self) -> &'static str {
+    pub(crate) const fn tool(self) -> &'static str {
         match self {
             Self::Read => "read_file",
-            Self::List => "list_files",
+            Self::List | Self::Watch => "list_files",
             Self::Write | Self::Move => "write_file",
             Self::Delete => "delete_file",
             Self::DeleteTree => "delete_directory",
@@ -58,6 +62,7 @@ impl Verb {
         match self {
             Self::Read => "file.read",
             Self::List => "file.list",
+            Self::Watch => "file.watch",
             Self::Write => "file.write",
             Self::Move => "file.move",
             Self::Delete | Self::DeleteTree => "file.delete",
@@ -124,10 +129,11 @@ impl<'a> Files<'a> {
     /// Bytes of this version of the file, as they are asked for. [`Code::StaleRead`] when it is another one by now.
     pub(crate) async fn read(&self, from: u64, to: u64, version: FileVersion) -> Result<Answer, Problem> {
         let operation = Operation::ReadFile { file: self.file.clone(), from, to, version };
+        let permit = self.transfer()?;
         let mut duplex = self.exchange(operation).await?;
         // The first piece tells whether there is anything to answer with.
         match Item::step(duplex.from.recv().await)? {
-            Some(first) => Ok(rest(Some(first), duplex)),
+            Some(first) => Ok(rest(Some(first), duplex, permit)),
             None => Ok(stream::empty().boxed()),
         }
     }
@@ -146,7 +152,21 @@ impl<'a> Files<'a> {
             None => FileLength::AtMost(UPLOAD_BYTES),
         };
         let operation = Operation::WriteFile { file: self.file.clone(), length, replace, permissions };
+        let _permit = self.transfer()?;
         send(self.duplex(operation).await?, bounded(pieces)).await
+    }
+
+    /// Writes a file below the directory, from pieces that are bounded already.
+    pub(super) async fn write_at(
+        &self,
+        file: &FilePath,
+        replace: Replace,
+        permissions: Option<u32>,
+        pieces: impl Stream<Item = Result<Bytes, Problem>> + Send,
+    ) -> Result<FileSaved, Problem> {
+        let length = FileLength::AtMost(UPLOAD_BYTES);
+        let operation = Operation::WriteFile { file: file.clone(), length, replace, permissions };
+        send(self.duplex(operation).await?, pieces.fuse()).await
     }
 
     /// Removes the file or directory.
@@ -179,9 +199,10 @@ impl<'a> Files<'a> {
 
     /// The directory as a tar archive.
     pub(crate) async fn pack(&self) -> Result<Answer, Problem> {
+        let permit = self.transfer()?;
         let mut duplex = self.exchange(Operation::PackFiles { file: self.file.clone() }).await?;
         match Item::step(duplex.from.recv().await)? {
-            Some(Piece::Message(_)) => Ok(rest(None, duplex)),
+            Some(Piece::Message(_)) => Ok(rest(None, duplex, permit)),
             other => Err(Problem::internal("pack files", &format!("{other:?} in place of a beginning"))),
         }
     }
@@ -192,6 +213,7 @@ impl<'a> Files<'a> {
         pieces: impl Stream<Item = Result<Bytes, Problem>> + Send,
     ) -> Result<Unpacked, Problem> {
         let operation = Operation::UnpackFiles { file: self.file.clone() };
+        let _permit = self.transfer()?;
         send(self.duplex(operation).await?, bounded(pieces)).await
     }
 
@@ -204,6 +226,16 @@ impl<'a> Files<'a> {
     /// Makes the directory and those above it.
     pub(crate) async fn make_directory(&self) -> Result<DirectoryMade, Problem> {
         self.ask(Operation::MakeDirectory { file: self.file.clone() }).await
+    }
+
+    /// Watches the directory.
+    pub(crate) async fn watch(&self, recursive: bool) -> Result<Watch, Problem> {
+        Watch::open(self.state, self.context, self.session_id, self.file.clone(), recursive).await
+    }
+
+    /// A place among the tenant's and the session's transfers.
+    pub(super) fn transfer(&self) -> Result<TransferPermit, Problem> {
+        self.state.transfers.open(self.context.tenant_id(), self.session_id)
     }
 
     async fn duplex(&self, operation: Operation) -> Result<Duplex, Problem> {
@@ -230,7 +262,7 @@ fn too_large() -> Problem {
 }
 
 /// The same, broken off when it is too much.
-fn bounded(
+pub(crate) fn bounded(
     pieces: impl Stream<Item = Result<Bytes, Problem>> + Send,
 ) -> impl Stream<Item = Result<Bytes, Problem>> + Send {
     let bounded = pieces.scan(0, |sum, piece| {
@@ -302,14 +334,14 @@ async fn read_over(mut pieces: Pin<&mut impl Stream<Item = Result<Bytes, Problem
 }
 
 /// The pieces of an answer, as they are taken.
-fn rest(first: Option<Piece>, duplex: Duplex) -> Answer {
-    let pieces = stream::try_unfold((first, duplex), |(first, mut duplex)| async move {
+fn rest(first: Option<Piece>, duplex: Duplex, permit: TransferPermit) -> Answer {
+    let pieces = stream::try_unfold((first, duplex, permit), |(first, mut duplex, permit)| async move {
         let piece = match first {
             Some(piece) => Some(piece),
             None => Item::step(duplex.from.recv().await).map_err(std::io::Error::other)?,
         };
         match piece {
-            Some(Piece::Data(bytes)) => Ok(Some((bytes, (None, duplex)))),
+            Some(Piece::Data(bytes)) => Ok(Some((bytes, (None, duplex, permit)))),
             Some(Piece::Message(_)) => Err(std::io::Error::other("a message among bytes")),
             None => Ok(None),
         }

@@ -7,6 +7,7 @@ pub(crate) mod contexts;
 pub(crate) mod events;
 mod exchange;
 pub(crate) mod files;
+pub(crate) mod forms;
 pub(crate) mod grants;
 pub(crate) mod keys;
 pub(crate) mod named_shells;
@@ -22,5 +23,6 @@ pub(crate) mod shells;
 pub(crate) mod tenants;
 pub(crate) mod tools;
 pub(crate) mod usage;
+pub(crate) mod watch;
 
 mod refusal;

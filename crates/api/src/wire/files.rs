@@ -4,6 +4,8 @@ use domain::file::{self, FilePath};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::service::forms::FormFile;
+
 /// What is at a path.
 #[derive(Debug, Clone, Copy, ToSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -115,6 +117,54 @@ impl UnpackedArchive {
             bytes: unpacked.bytes,
             skipped: unpacked.skipped,
             skipped_total: unpacked.skipped_total,
+        }
+    }
+}
+
+/// What became of the files of a form.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct UploadedFiles {
+    /// Always `uploaded_files`.
+    #[schema(pattern = "^uploaded_files$")]
+    pub object: &'static str,
+    /// The directory, absolute.
+    pub path: String,
+    /// Each file, in the form's order.
+    pub data: Vec<UploadedItem>,
+    /// How many were written.
+    pub written: usize,
+    /// How many were not.
+    pub failed: usize,
+}
+
+/// What became of one file of a form: one of `file` and `error`.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct UploadedItem {
+    /// As the form calls it.
+    pub name: String,
+    /// It was written.
+    pub file: Option<WrittenFile>,
+    /// Why it was not, in the members of a problem.
+    #[schema(value_type = Option<super::problems::ProblemView>)]
+    pub error: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+impl UploadedFiles {
+    /// What became of each, and below which directory.
+    pub(crate) fn new(directory: &FilePath, files: Vec<FormFile>) -> Self {
+        let data: Vec<_> = files.into_iter().map(UploadedItem::new).collect();
+        let written = data.iter().filter(|item| item.file.is_some()).count();
+        let failed = data.len() - written;
+        Self { object: "uploaded_files", path: directory.absolute(), data, written, failed }
+    }
+}
+
+impl UploadedItem {
+    /// What became of one.
+    pub(crate) fn new(FormFile { name, outcome }: FormFile) -> Self {
+        match outcome {
+            Ok((file, saved)) => Self { name, file: Some(WrittenFile::new(&file, saved)), error: None },
+            Err(problem) => Self { name, file: None, error: Some(problem.members()) },
         }
     }
 }

@@ -8,13 +8,13 @@ use protocol::{
     AgentStatus, DirectoryMade, ExecRequest, FileRead, FileStat, FileWritten, GlobRequest, Globbed,
     GrepRequest, Grepped, KillRequest, ListRequest, Listing, MoveRequest, OUTPUT_FRAME_BYTES,
     OUTPUT_WINDOW_BYTES, OperationKey, REPORT_BYTES, ReadRequest, RemoveRequest, Removed, Reply, Request,
-    StdinWritten, TerminalSize, WORKSPACE_DIR, WriteRequest,
+    StdinWritten, TerminalSize, WORKSPACE_DIR, WatchRequest, WriteRequest,
 };
 use tokio::time::timeout;
 
 use super::connection::Stream;
 use super::inbox::{End, Item};
-use super::{ExecStream, LinkState, Shared, Upload};
+use super::{ExecStream, FileWatch, LinkState, Shared, Upload};
 use crate::LinkError;
 
 /// Time for a connection to come up before a verb fails: the silence limit and a few redials.
@@ -189,6 +189,15 @@ impl AgentClient {
         let (size_bytes, open_ended) = (request.size_bytes, request.open_ended);
         let stream = self.open(&Request::Write(request), OUTPUT_FRAME_BYTES as u64).await?;
         Ok(Upload::new(stream, size_bytes, open_ended))
+    }
+
+    /// Watches a directory: what changes in it once this has returned is told.
+    ///
+    /// # Errors
+    /// See [`LinkError`]; an agent that does not know how refuses as [`protocol::ErrorCode::Unsupported`].
+    pub async fn watch(&self, request: WatchRequest) -> Result<FileWatch, LinkError> {
+        let limit = OUTPUT_WINDOW_BYTES + OUTPUT_FRAME_BYTES as u64;
+        FileWatch::begin(self.open(&Request::Watch(request), limit).await?).await
     }
 
     /// Lists a directory.

@@ -188,7 +188,7 @@ impl Stream {
     pub(super) async fn next(&self) -> Result<Item, End> {
         let item = self.inbox.next().await;
         if let Ok(Item::Reply(reply)) = &item
-            && !matches!(reply, Reply::Attached(_))
+            && !matches!(reply, Reply::Attached(_) | Reply::Watching)
         {
             self.settled.store(true, Ordering::Relaxed);
         }

@@ -16,6 +16,7 @@ mod client;
 mod connection;
 mod dial;
 mod exec;
+mod file_watch;
 mod handshake;
 mod inbox;
 mod upload;
@@ -38,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 pub use client::{AgentClient, FileContent};
 pub use dial::Dial;
 pub use exec::{ExecEvent, ExecStream};
+pub use file_watch::{FileWatch, WatchEvent};
 pub use upload::Upload;
 
 use crate::{LinkError, Metrics};

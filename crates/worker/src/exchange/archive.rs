@@ -14,7 +14,7 @@ use domain::Code;
 use domain::exchange::{ExchangeError, Item};
 use domain::file::{FileKind, FilePath, Unpacked};
 use domain::limits::{ARCHIVE_ENTRIES, LIST_DEPTH, LIST_ENTRIES};
-use sandbox::protocol::{ListRequest, Listing, WriteMode, WriteRequest};
+use sandbox::protocol::{DirEntry, EntryKind, ListRequest, Listing, WriteMode, WriteRequest};
 use serde_json::Value;
 
 use super::Exchange;
@@ -48,9 +48,12 @@ impl Exchange {
         };
         let agent = self.agent();
         let listing = self.ask_safely(|| agent.list(request.clone())).await?;
-        if listing.truncated {
-            let message =
-                format!("{} has more than {LIST_ENTRIES} entries; take a part of it.", directory.absolute());
+        // What lies below the deepest that is listed would be missing, and nobody would know.
+        if listing.truncated || listing.entries.iter().any(lies_deepest) {
+            let message = format!(
+                "{} has more in it than one archive takes ({LIST_ENTRIES} entries with 1 MiB of paths, {LIST_DEPTH} levels of directories); take a part of it.",
+                directory.absolute()
+            );
             return Err(ExchangeError::new(Code::LimitExceeded, message));
         }
         self.send(Item::Message(Value::Null)).await?;
@@ -236,11 +239,10 @@ async fn next_entry(incoming: &mut Incoming<'_>) -> Result<Option<(Header, Vec<u
         let extension = match header.kind {
             Kind::File | Kind::Directory | Kind::Special(_) => {
                 let name = long_name.unwrap_or_else(|| std::mem::take(&mut header.name));
-                if let Some(size) = long_size {
-                    if size > 0 && header.kind != Kind::File {
-                        return Err(malformed("an entry that has no content claims to have some"));
-                    }
-                    header.size = size;
+                header.kind = tar::kind_of(header.kind, &name);
+                header.size = long_size.unwrap_or(header.size);
+                if header.size > 0 && header.kind != Kind::File {
+                    return Err(malformed("an entry that has no content claims to have some"));
                 }
                 return Ok(Some((header, name)));
             }
@@ -273,6 +275,11 @@ async fn next_entry(incoming: &mut Incoming<'_>) -> Result<Option<(Header, Vec<u
             Kind::LongLink | Kind::File | Kind::Directory | Kind::Special(_) => {}
         }
     }
+}
+
+/// A directory that was not looked into.
+fn lies_deepest(entry: &DirEntry) -> bool {
+    entry.kind == EntryKind::Directory && entry.path.split('/').count() >= LIST_DEPTH as usize
 }
 
 fn is_left_out(code: Code) -> bool {

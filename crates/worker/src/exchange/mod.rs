@@ -4,7 +4,7 @@
 //!
 //! Who asks has checked the tenant; it is checked here again, against the session that this worker owns. An operation ends
 //! with its code, with the sandbox, with the tenure, or when the one who asked lets go of what it receives, whichever comes first: nothing goes on for
-//! nobody. While it is open the session is in use.
+//! nobody. While it is open the session is in use, unless somebody only watches.
 
 mod agent;
 mod archive;
@@ -12,6 +12,7 @@ mod files;
 mod incoming;
 mod shell;
 mod tar;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,6 +107,7 @@ impl Exchange {
             Operation::PackFiles { file } => self.pack_files(&file).await,
             Operation::UnpackFiles { file } => self.unpack_files(&file).await,
             Operation::MoveFile { file, to, replace } => self.move_file(&file, &to, replace).await,
+            Operation::WatchFiles { file, recursive } => self.watch_files(&file, recursive).await,
             Operation::MakeDirectory { file } => self.make_directory(&file).await,
         }
     }
@@ -134,6 +136,7 @@ pub(crate) async fn open(tenure: &Arc<Tenure>, opening: Opening) -> Result<Duple
     };
     let ended = tenure.ended.clone();
     let store = tenure.store().clone();
+    let opening_keeps_in_use = opening.operation.keeps_in_use();
     tenure.spawn(async move {
         let in_use = async {
             let mut tick = interval(IN_USE);
@@ -151,7 +154,7 @@ pub(crate) async fn open(tenure: &Arc<Tenure>, opening: Opening) -> Result<Duple
                 let message = "The sandbox went away.";
                 Err(ExchangeError::new(Code::SandboxLost, message).with("reason", gone.reason.as_str()))
             }
-            () = in_use => return,
+            () = in_use, if opening_keeps_in_use => return,
         };
         // An error means that nobody listens.
         let _ = timeout(STANDSTILL, output.send(outcome.map_or_else(Item::Failed, |()| Item::End))).await;

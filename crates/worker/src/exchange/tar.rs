@@ -72,8 +72,6 @@ pub(super) fn parse(block: &[u8; BLOCK]) -> Result<Option<Header>, Malformed> {
     if &block[257..263] == b"ustar\0" && block[345] != 0 {
         name = [text(&block[345..500]), b"/", &name].concat();
     }
-    // Before there was a kind for them, directories were files whose names end in a slash.
-    let kind = if kind == Kind::File && name.ends_with(b"/") { Kind::Directory } else { kind };
     let size = number(&block[124..136])?;
     if size > 0 && matches!(kind, Kind::Special(_) | Kind::Directory) {
         return Err("an entry that has no content claims to have some");
@@ -81,9 +79,16 @@ pub(super) fn parse(block: &[u8; BLOCK]) -> Result<Option<Header>, Malformed> {
     Ok(Some(Header { name, kind, size, mode: u32::try_from(octal(&block[100..108])?).unwrap_or(0) & 0o777 }))
 }
 
+/// What an entry is under its whole name, which may stand in headers of its own: before there was a kind for them, directories were files whose
+/// names end in a slash.
+pub(super) fn kind_of(kind: Kind, name: &[u8]) -> Kind {
+    if kind == Kind::File && name.ends_with(b"/") { Kind::Directory } else { kind }
+}
+
 /// `path` and `size` of pax records.
 pub(super) fn records(mut data: &[u8]) -> Result<(Option<Vec<u8>>, Option<u64>), Malformed> {
     const WRONG: Malformed = "an extended header is malformed";
+    const TWICE: Malformed = "a name or size is said twice";
     let (mut path, mut size) = (None, None);
     while !data.is_empty() {
         let space = data.iter().position(|byte| *byte == b' ').ok_or(WRONG)?;
@@ -94,6 +99,9 @@ pub(super) fn records(mut data: &[u8]) -> Result<(Option<Vec<u8>>, Option<u64>),
         let equals = record.iter().position(|byte| *byte == b'=').ok_or(WRONG)?;
         let value = &record[equals + 1..];
         match &record[..equals] {
+            b"path" | b"size" if value.is_empty() => return Err(WRONG),
+            b"path" if path.is_some() => return Err(TWICE),
+            b"size" if size.is_some() => return Err(TWICE),
             b"path" => path = Some(value.to_vec()),
             b"size" => {
                 let value = std::str::from_utf8(value).ok().and_then(|n| n.parse().ok());
@@ -125,15 +133,11 @@ pub(super) fn write(name: &str, is_directory: bool, size: u64, mode: u32, modifi
         out.extend_from_slice(&extended);
         out.resize(out.len() + padding, 0);
     }
-    let plain = name.as_bytes();
+    // Who knows no extended headers sees the beginning of a long name, which must not look like that of a directory.
+    let plain = &name.as_bytes()[..name.len().min(100)];
+    let plain = if is_directory { plain } else { plain.strip_suffix(b"/").unwrap_or(plain) };
     let kind = if is_directory { b'5' } else { b'0' };
-    out.extend_from_slice(&block(
-        &plain[..plain.len().min(100)],
-        kind,
-        size.min(PLAIN_SIZE),
-        mode,
-        modified_s,
-    ));
+    out.extend_from_slice(&block(plain, kind, size.min(PLAIN_SIZE), mode, modified_s));
     out
 }
 
@@ -212,6 +216,14 @@ mod tests {
         let header = first(&write("a/b.txt", false, 7, 0o750, 1));
         assert_eq!(header, Header { name: b"a/b.txt".to_vec(), kind: Kind::File, size: 7, mode: 0o750 });
         assert_eq!(first(&write("d", true, 0, 0o755, 1)).kind, Kind::Directory);
+        let cut = "d/".repeat(63) + "file";
+        let written = write(&cut, false, 7, 0o644, 1);
+        let plain = first(&written[written.len() - BLOCK..]);
+        assert_eq!(
+            (kind_of(plain.kind, cut.as_bytes()), kind_of(plain.kind, &plain.name)),
+            (Kind::File, Kind::File)
+        );
+        assert_eq!(kind_of(Kind::File, b"old/"), Kind::Directory);
         let long = format!("{}/é", "x".repeat(300));
         let written = write(&long, false, 1 << 40, 0o644, 1);
         let extended = first(&written);
@@ -227,7 +239,17 @@ mod tests {
         link[0] = b'y';
         assert!(parse(&link).is_err(), "a wrong checksum");
         assert!(parse(&block(b"x", b'S', 0, 0o644, 0)).is_err(), "a sparse file");
-        for data in [&b"9 path=x"[..], b"5 x=y\n", b"99 path=x\n", b"path=x\n", b"0 \n"] {
+        for data in [
+            &b"9 path=x"[..],
+            b"5 x=y\n",
+            b"99 path=x\n",
+            b"path=x\n",
+            b"0 \n",
+            b"10 size=1\n10 size=9\n",
+            b"10 size=1\n10 size=1\n",
+            b"10 path=a\n10 path=b\n",
+            b"8 size=\n",
+        ] {
             assert!(records(data).is_err(), "{data:?}");
         }
     }

@@ -15,6 +15,7 @@ pub(crate) fn of_agent(error: &AgentError) -> ToolError {
         ErrorCode::NotRegular => Code::NotRegularFile,
         ErrorCode::Exists => Code::AlreadyExists,
         ErrorCode::Conflict => Code::StaleRead,
+        ErrorCode::Busy => Code::Conflict,
         ErrorCode::NoSpace => Code::NoSpace,
         ErrorCode::InvalidPath => Code::InvalidPath,
         ErrorCode::NotEmpty => Code::NotEmpty,

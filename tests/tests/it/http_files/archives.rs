@@ -80,6 +80,11 @@ fn archive(entries: &[Vec<u8>]) -> Vec<u8> {
     [entries.concat(), vec![0; 1024]].concat()
 }
 
+/// An archive of one file.
+pub(crate) fn archive_of(name: &str) -> Vec<u8> {
+    archive(&[file(name)])
+}
+
 /// Archives that are not taken, with what is said of them.
 fn hostile() -> Vec<(&'static str, Vec<u8>, u16, &'static str)> {
     const OUTSIDE: &str = "path_outside_workspace";
@@ -122,6 +127,19 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, u16, &'static str)> {
             422,
             INVALID,
         ),
+        (
+            "two sizes in one header",
+            archive(&[extended(b'x', "10 size=1\n10 size=9\n"), file("a")]),
+            422,
+            INVALID,
+        ),
+        (
+            "two names in one header",
+            archive(&[extended(b'x', "10 path=a\n10 path=b\n"), file("a")]),
+            422,
+            INVALID,
+        ),
+        ("a size that is no number", archive(&[extended(b'x', "11 size=-1\n"), file("a")]), 422, INVALID),
         ("a name that never ends", archive(&[gnu(&[b'a'; 1 << 20]), file("a")]), 422, INVALID),
         ("headers that never end", archive(&vec![extended(b'g', ""); 20]), 422, INVALID),
         ("a name that is not UTF-8", archive(&[plain(b"\xff", b'0', 1, b"x")]), 422, INVALID),
@@ -149,6 +167,29 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, u16, &'static str)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_an_archive_is_refused_and_not_left_out() {
+    Host::test(&[], async |host| {
+        let tenant = host.tenant("acme")?;
+        let files = Files::new(&tenant.client).await?;
+        let deep = "import os\nos.mkdir('deep'); os.chdir('deep')\nfor i in range(64):\n    os.mkdir('d'); os.chdir('d')\nopen('lost', 'w')";
+        files.printed(&format!("python3 -c \"{deep}\"; mkdir wide; cd wide; seq 10001 | xargs touch; mkdir ../shallow; echo made")).await?;
+        for path in ["deep", "wide", "."] {
+            let refused = files.ask("GET", &format!("/archive?path={path}"), &[], None).await?;
+            let problem = refused.problem(422, "limit_exceeded").context(path)?;
+            ensure!(problem["detail"].as_str().is_some_and(|text| text.contains("64 levels")), "{problem}");
+        }
+        // A part of it fits, with what is deepest in it.
+        let part = files.ask("GET", "/archive?path=deep/d", &[], None).await?;
+        ensure!(part.status == 200, "{}", part.status);
+        let taken = files.ask("PUT", "/archive?path=shallow", &[], Some(part.bytes.into())).await?.expect(200)?;
+        ensure!(taken["files"] == 1, "{taken}");
+        ensure!(files.printed("find shallow -name lost | wc -l").await? == "1\n");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn hostile_archives_do_no_harm() {
     Host::test(&[], async |host| {
         let tenant = host.tenant("acme")?;
@@ -162,6 +203,13 @@ async fn hostile_archives_do_no_harm() {
         let look = "cat box/there; ls -A box; find / -name '*escape*' -newer box/there -not -path '/proc/*' -not -path '/sys/*' 2>/dev/null";
         let left = files.printed(look).await?;
         ensure!(left == "kept\ndir\ngood\nout\noutdir\npipe\nthere\n", "{left}");
+        // More entries than are taken, each of which costs nobody anything.
+        let entries = std::iter::repeat_n(entry(b"many/", b'5', "", 0o755, 0, b""), 100_001);
+        let many = reqwest::Body::wrap_stream(futures_util::stream::iter(entries.map(Ok::<_, std::io::Error>)));
+        if let Ok(reply) = files.ask("PUT", "/archive?path=box", &[], Some(many)).await {
+            reply.problem(422, "limit_exceeded")?;
+        }
+        ensure!(!files.printed("ls box").await?.contains("many"));
         // What is no file or directory is left out, so nothing can be written through it, and no bit of privilege is kept.
         let special = |name: &str, kind, link: &str, mode| entry(name.as_bytes(), kind, link, mode, 0, b"");
         let tar = archive(&[

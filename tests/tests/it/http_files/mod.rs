@@ -2,8 +2,12 @@
 
 mod archives;
 mod arrange;
+mod forms;
 mod paths;
 mod streams;
+mod watch;
+
+pub(crate) use archives::archive_of;
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Body;
@@ -206,6 +210,38 @@ async fn files_are_reached_by_who_may_and_recorded() {
         tokio::time::timeout(tests::client::PATIENCE, ended).await??;
         files.ask("GET", "/list", &[], None).await?.problem(409, "session_ended")?;
         Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_transfers_are_bounded_and_others_go_on() {
+    Host::test(&[], async |host| {
+        let tenant = host.tenant("acme")?;
+        let files = Files::new(&tenant.client).await?;
+        let others = Files::new(&tenant.client).await?;
+        files.printed("truncate -s 1G large").await?;
+        let mut open = Vec::new();
+        for _ in 0..32 {
+            let response = tenant.client.request("GET", &files.url("?path=large")).send().await?;
+            ensure!(response.status() == 200);
+            open.push(response);
+        }
+        files.get("large").await?.problem(429, "sandbox_limit")?;
+        files.ask("PUT", "?path=x", &[], Some("x".into())).await?.problem(429, "sandbox_limit")?;
+        files.ask("GET", "/archive", &[], None).await?.problem(429, "sandbox_limit")?;
+        // What is no transfer goes on, and so do other sessions.
+        files.ask("GET", "/list", &[], None).await?.expect(200)?;
+        others.put("x", "x").await?;
+        drop(open);
+        let room = async {
+            loop {
+                if files.ask("PUT", "?path=x", &[], Some("x".into())).await?.status == 201 {
+                    return Ok::<_, anyhow::Error>(());
+                }
+            }
+        };
+        tokio::time::timeout(tests::client::PATIENCE, room).await?
     })
     .await;
 }
