@@ -297,3 +297,38 @@ async fn limits_on_shells_hold_whatever_starts_at_the_same_moment() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_for_which_no_terminal_is_left_says_so() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        let hoard = "exec python3 -uc '
+import os, time
+taken = []
+try:
+    while True: taken.append(os.openpty())
+except OSError: print(\"all\")
+time.sleep(1000)'";
+        let shell = shell(&client, &session, json!({"command": format!("ulimit -n 4096; {hoard}")})).await?;
+        let read = json!({"shell_id": shell, "wait_ms": 60_000});
+        let read = client.run(&session, "bash_output", read).await?;
+        ensure!(read["result"]["structured"]["chunks"][0]["text"] == "all\n", "{read:#}");
+        for background in [false, true] {
+            let call = client
+                .run(&session, "bash", json!({"command": "tty", "pty": {}, "background": background}))
+                .await?;
+            ensure!(call["status"] == "failed" && call["error"]["code"] == "sandbox_limit", "{call:#}");
+            ensure!(
+                call["error"]["message"].to_string().contains("kernel.pty.max"),
+                "it says what to change: {call:#}"
+            );
+        }
+        ensure!(client.bash(&session, "echo on").await?["result"]["structured"]["stdout"] == "on\n");
+        client.run(&session, "kill_bash", json!({"shell_id": shell, "grace_ms": 0})).await?;
+        let call = client.run(&session, "bash", json!({"command": "tty", "pty": {}})).await?;
+        ensure!(call["result"]["structured"]["stdout"] == "/dev/pts/0\r\n", "{call:#}");
+        Ok(())
+    })
+    .await;
+}

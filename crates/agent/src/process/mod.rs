@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, fchown, pipe2};
-use protocol::{AgentError, TerminalSize};
+use protocol::{AgentError, ErrorCode, TerminalSize};
 
 use self::child::Ends;
 use self::launch::{Launch, refuse};
@@ -40,7 +40,18 @@ pub(crate) struct Process {
 /// Starts the command child under a supervisor. When it returns, nothing is known yet of how far the child came: the
 /// gate tells. `grace` is how long what the command leaves behind may go on.
 pub(crate) fn spawn(mut launch: Launch, grace: Duration) -> Result<Process, AgentError> {
-    let failed = |errno: nix::Error| refuse(format!("the pipes of the command: {}", errno.desc()));
+    let wants_terminal = launch.terminal.is_some();
+    let failed = |errno: nix::Error| {
+        match errno {
+        nix::Error::ENOSPC if wants_terminal => AgentError {
+            code: ErrorCode::LimitExceeded,
+            message: "no terminal is left: the sandbox has taken all of its own, or its host has no more (kernel.pty.max); \
+                      end what holds some, or run the command without one"
+                .to_owned(),
+        },
+        errno => refuse(format!("the pipes of the command: {}", errno.desc())),
+    }
+    };
     let connections = Connections::open(&launch).map_err(failed)?;
     let Connections { ends, control, stdin, stdout, stderr, terminal, gate } = connections;
     let (control, supervisor_control) = control;
