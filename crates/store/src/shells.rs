@@ -162,6 +162,35 @@ impl Store {
         conn.end().await
     }
 
+    /// The newest call before this one that writes to the shell's stdin and has not ended, if there is one.
+    pub async fn earlier_input(
+        &self,
+        fence: &SessionFence,
+        shell: &Shell,
+        call: CallId,
+    ) -> Result<Option<CallId>> {
+        const OPERATION: &str = "find earlier input";
+        let mut conn = self.db().system(OPERATION).await?;
+        let row = conn
+            .optional(
+                sqlx::query(
+                    "SELECT id FROM calls WHERE session_id = $1 AND id < $2 AND id >= $1
+                       AND status IN ('queued', 'starting', 'running') AND tool = 'bash_input'
+                       AND arguments->>'shell_id' IN ($3, $4)
+                       AND (arguments ? 'stdin' OR arguments->>'close' = 'true')
+                     ORDER BY id DESC LIMIT 1",
+                )
+                .bind(fence.session_id.uuid())
+                .bind(call.uuid())
+                .bind(shell.id.to_string())
+                .bind(shell.name.as_ref().map(ShellName::as_str)),
+            )
+            .await?;
+        conn.end().await?;
+        let earlier = row.map(|row| row.try_get::<Uuid, _>("id")).transpose();
+        Ok(earlier.map_err(|error| translate(OPERATION, error))?.map(CallId::from_uuid))
+    }
+
     /// Adds to a shell's log. Pieces that are there already are left as they are, so a batch may be sent again.
     /// Bytes that were dropped from the middle count in `next_offset` alone.
     pub async fn append_shell_output(

@@ -87,6 +87,39 @@ async fn the_guide_to_shells_works_as_printed() {
     Host::test(&[], async |host| run(host, "docs/guides/shell.md").await).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guide_to_artifacts_works_as_printed() {
+    Host::test(&[], async |host| run(host, "docs/guides/artifacts.md").await).await;
+}
+
+#[test]
+fn every_toolkit_has_a_guide_in_curl_and_python_that_is_run() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+    let table = std::fs::read_to_string(format!("{folder}/tools.md")).expect("the table of tools");
+    let toolkits: std::collections::BTreeSet<&str> = table
+        .lines()
+        .skip_while(|line| !line.starts_with("| tool | toolkit |"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| line.split('|').nth(2))
+        .map(|toolkit| toolkit.trim().trim_matches('`'))
+        .collect();
+    assert!(toolkits.len() >= 4, "{toolkits:?}");
+    for toolkit in toolkits {
+        let page = format!("docs/guides/{toolkit}.md");
+        let text = std::fs::read_to_string(format!("{folder}/../{page}"));
+        let text = text.unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(
+            text.contains("\n```bash\n") && text.contains("curl") && text.contains("\n```python\n"),
+            "{page}"
+        );
+        assert!(
+            include_str!("docs.rs").contains(&format!("run(host, \"{page}\")")),
+            "{page} is run by no test"
+        );
+    }
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
     let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));

@@ -332,3 +332,46 @@ time.sleep(1000)'";
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_for_one_shell_arrive_in_the_order_of_their_calls() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        let shells = [
+            shell(&client, &session, json!({"command": "cat"})).await?,
+            shell(&client, &session, json!({"command": "cat"})).await?,
+        ];
+        let mut calls = Vec::new();
+        for n in 0..60 {
+            let arguments = json!({"shell_id": shells[n % 2], "stdin": n.to_string(), "close": n >= 58});
+            calls.push(client.submit(&session, "bash_input", arguments).await?);
+        }
+        for call in calls {
+            ensure!(client.ended(&call).await?["status"] == "succeeded");
+        }
+        for (first, shell) in shells.iter().enumerate() {
+            client.run(&session, "wait", json!({"until": {"shell_id": shell}})).await?;
+            let read = client.run(&session, "bash_output", json!({"shell_id": shell})).await?;
+            let expected: String = (first..60).step_by(2).map(|n| format!("{n}\n")).collect();
+            ensure!(read["result"]["structured"]["chunks"][0]["text"] == expected.as_str(), "{read:#}");
+        }
+        // A text that nobody takes does not keep a signal from its shell.
+        let stuck = shell(
+            &client,
+            &session,
+            json!({"command": "trap 'echo heard; exit 7' INT; while :; do sleep 0.05; done"}),
+        )
+        .await?;
+        let long = json!({"shell_id": stuck, "stdin": "x".repeat(400_000)});
+        let text = client.submit(&session, "bash_input", long).await?;
+        let signal = client.run(&session, "bash_input", json!({"shell_id": stuck, "signal": "INT"})).await?;
+        ensure!(signal["status"] == "succeeded", "{signal:#}");
+        let ended =
+            client.run(&session, "wait", json!({"until": {"shell_id": stuck}, "seconds": 60})).await?;
+        ensure!(ended["result"]["structured"]["exit_code"] == 7, "{ended:#}");
+        client.ended(&text).await?;
+        Ok(())
+    })
+    .await;
+}

@@ -374,46 +374,41 @@ const MIXED: &[(StreamName, &str)] = &[
 #[tokio::test]
 async fn a_log_is_stripped_the_same_wherever_it_is_cut() {
     let length: usize = MIXED.iter().map(|(_, text)| text.len()).sum();
-    for status in [ShellStatus::Running, ShellStatus::Exited] {
-        let world = World::new().with_shell(shell(status), MIXED);
-        for first in 0..length {
-            for step in [1, 2, 3, 7, 1_000] {
-                let (mut stdout, mut stderr, mut at) = (String::new(), String::new(), first as u64);
-                if first > 0 {
-                    at = 0;
+    // In pieces of the same size, and in two pieces, cut anywhere.
+    let cuts = [1, 2, 3, 7, 1_000]
+        .map(|step| (step, step))
+        .into_iter()
+        .chain((1..length).map(|first| (first, 1_000)));
+    for (first, step) in cuts {
+        for status in [ShellStatus::Running, ShellStatus::Exited] {
+            let world = World::new().with_shell(shell(status), MIXED);
+            let (mut stdout, mut stderr, mut at, mut max_bytes) = (String::new(), String::new(), 0, first);
+            loop {
+                let arguments = json!({"shell_id": SHELL.to_string(), "strip_ansi": true, "since_offset": at, "max_bytes": max_bytes});
+                let read = world.call("bash_output", arguments).await.expect("it ran").result.structured;
+                for chunk in read["chunks"].as_array().expect("chunks") {
+                    let text = chunk["text"].as_str().expect("text");
+                    assert!(!text.is_empty() && chunk["offset"].as_u64() >= Some(at), "{chunk}");
+                    if chunk["stream"] == "stdout" { stdout.push_str(text) } else { stderr.push_str(text) }
                 }
-                let mut max_bytes = if first > 0 { first } else { step };
-                loop {
-                    let arguments = json!({"shell_id": SHELL.to_string(), "strip_ansi": true, "since_offset": at, "max_bytes": max_bytes});
-                    let read = world.call("bash_output", arguments).await.expect("it ran").result.structured;
-                    for chunk in read["chunks"].as_array().expect("chunks") {
-                        let text = chunk["text"].as_str().expect("text");
-                        assert!(!text.is_empty() && chunk["offset"].as_u64() >= Some(at), "{chunk}");
-                        if chunk["stream"] == "stdout" {
-                            stdout.push_str(text)
-                        } else {
-                            stderr.push_str(text)
-                        }
-                    }
-                    let next = read["next_offset"].as_u64().expect("an offset");
-                    assert!(
-                        next > at && next <= at + max_bytes as u64,
-                        "the bytes of the log are what is counted: {read}"
-                    );
-                    (at, max_bytes) = (next, step);
-                    if read["more"] == false {
-                        break;
-                    }
-                }
-                assert_eq!(at, length as u64);
-                // What may still become a sequence is shown once it cannot.
-                let end = if status == ShellStatus::Running { "" } else { "end" };
-                assert_eq!(
-                    (stdout, stderr),
-                    (format!("red\nplain\n{end}"), "err\n".to_owned()),
-                    "{first} {step}"
+                let next = read["next_offset"].as_u64().expect("an offset");
+                assert!(
+                    next > at && next <= at + max_bytes as u64,
+                    "the bytes of the log are what is counted: {read}"
                 );
+                (at, max_bytes) = (next, step);
+                if read["more"] == false {
+                    break;
+                }
             }
+            assert_eq!(at, length as u64);
+            // What may still become a sequence is shown once it cannot.
+            let end = if status == ShellStatus::Running { "" } else { "end" };
+            assert_eq!(
+                (stdout, stderr),
+                (format!("red\nplain\n{end}"), "err\n".to_owned()),
+                "{first} {step}"
+            );
         }
     }
 }
@@ -443,5 +438,20 @@ async fn a_shell_is_found_by_the_name_that_it_began_as() {
     for tool in ["bash_output", "kill_bash"] {
         let error = world.call(tool, json!({"shell_id": "other"})).await.expect_err("nothing of that name");
         assert_eq!(error.code, Code::ShellNotFound, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_filter_is_linear_whatever_it_says() {
+    // A backtracking matcher would need longer than there is time: 2^40 steps and more.
+    let line = format!("{}!\n", "a".repeat(5_000));
+    let world = World::new().with_shell(
+        shell(ShellStatus::Exited),
+        &[(StreamName::Stdout, &line), (StreamName::Stdout, "aab\n")],
+    );
+    for (filter, found) in [("^(a+)+$", 0), ("^(a|aa)+$", 0), ("^(a*)*b$", 1), ("^(a?){40}(a){2}b$", 1)] {
+        let arguments = json!({"shell_id": SHELL.to_string(), "filter": filter});
+        let result = world.call("bash_output", arguments).await.expect("it ran").result;
+        assert_eq!(result.structured["chunks"].as_array().map(Vec::len), Some(found), "{filter}");
     }
 }

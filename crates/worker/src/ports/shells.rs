@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tools::ToolError;
 use tools::port::{ShellInput, ShellOutput, Shells};
 
+use super::line::Line;
 use super::{CallPorts, context_of};
 use crate::shell::key_of;
 use crate::tenure::Unwritten;
@@ -87,6 +88,11 @@ impl Shells for CallPorts {
     async fn input(&self, id: ShellId, input: ShellInput) -> Result<u64, ToolError> {
         let key = self.next_key();
         let shell = self.get(id).await?;
+        // Texts arrive in the order of their calls. A signal waits for none of them: it may be what makes their reader read.
+        if input.text.is_some() || input.close {
+            self.input_turn(&shell).await?;
+        }
+        let shell = self.get(id).await?;
         let target = key_of(&shell);
         if shell.status == ShellStatus::Exited && !self.is_resumed() {
             return Err(ToolError::new(Code::ShellEnded, format!("The shell {id} has ended.")));
@@ -128,5 +134,21 @@ impl Shells for CallPorts {
             let _ = timeout(RECORD_LIMIT, running.over.cancelled()).await;
         }
         self.get(id).await
+    }
+}
+
+impl CallPorts {
+    /// Waits until no earlier call writes to the shell.
+    async fn input_turn(&self, shell: &Shell) -> Result<(), ToolError> {
+        let facts = &self.facts;
+        let (store, fence) = (facts.tenure.store(), &facts.session.fence);
+        let mut line = Line::default();
+        loop {
+            let earlier = facts.tenure.write(|| store.earlier_input(fence, shell, facts.call.id)).await;
+            match earlier.map_err(|unwritten| self.unwritten(unwritten))? {
+                Some(earlier) => self.behind(&mut line, earlier).await?,
+                None => return self.at_the_front().await,
+            }
+        }
     }
 }
