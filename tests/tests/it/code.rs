@@ -282,6 +282,27 @@ async fn packages_come_from_the_wheels_of_the_image() {
                 "{call:#}"
             );
         }
+        // One that does not build: the image's folder has none, so what installs is given another one.
+        let broken = r#"
+import io, os, tarfile
+os.makedirs('folder')
+files = {
+    'PKG-INFO': 'Metadata-Version: 2.1\nName: broken-one\nVersion: 1.0\n',
+    'pyproject.toml': '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+    'backend.py': 'def build_wheel(*arguments, **settings): raise RuntimeError("no compiler")\n',
+}
+with tarfile.open('folder/broken_one-1.0.tar.gz', 'w:gz') as tar:
+    for name, text in files.items():
+        info = tarfile.TarInfo('broken_one-1.0/' + name); info.size = len(text)
+        tar.addfile(info, io.BytesIO(text.encode()))
+"#;
+        ensure!(client.run(&session, "python_execute", json!({"code": broken})).await?["result"]["is_error"] == false);
+        let install = include_str!("../../../crates/tools/src/code/install.py");
+        client.run(&session, "write_file", json!({"path": "install.py", "content": install})).await?;
+        let request = json!({"packages": ["broken-one"], "names": ["broken-one"], "wheels": "/workspace/folder"});
+        let command = format!("python3 -X utf8 -c \"$(cat install.py)\" 3<<< '{request}'; echo \"exit $?\"; pip list --user 2>/dev/null | grep -c broken");
+        let call = client.bash(&session, &command).await?;
+        ensure!(structured(&call, "stdout").as_str().is_some_and(|text| text.contains("exit 12\n0\n")), "{call:#}");
         let call = python(&client, &session, "main", "import slugify").await?;
         ensure!(call["status"] == "succeeded" && call["result"]["is_error"] == false, "{call:#}");
         Ok(())

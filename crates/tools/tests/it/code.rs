@@ -153,3 +153,26 @@ async fn tracebacks_show_the_code_and_nothing_of_ours() {
         assert_eq!(without_carets, stderr, "{code}");
     }
 }
+
+#[tokio::test]
+async fn each_way_that_packages_fail_has_its_code_and_says_what_uv_said() {
+    for (exit_code, code, words) in [
+        (10, Code::NetworkRequired, "not among the wheels"),
+        (11, Code::PackageFailed, "do not fit together"),
+        (12, Code::PackageFailed, "did not build"),
+        (13, Code::PackageFailed, "no uv"),
+        (1, Code::PackageFailed, "could not be installed"),
+    ] {
+        let world = World::new().with_outcome(Ok(CommandOutcome::Ended(exited(
+            exit_code,
+            "",
+            "error: no compiler\n",
+        ))));
+        let arguments = json!({"code": "1", "packages": ["broken-one"]});
+        let error = world.call("python_execute", arguments).await.expect_err("nothing was installed");
+        assert_eq!(error.code, code);
+        assert!(error.message.contains(words) && error.hint.is_some(), "{error:?}");
+        assert!(error.details["said"].as_str().is_some_and(|said| said.contains("no compiler")), "{error:?}");
+        assert_eq!(world.commands.lock().expect("no test panicked").len(), 1, "the code is not run");
+    }
+}
