@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use store::{SchemaFit, Store};
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How long a check may take.
@@ -65,13 +65,17 @@ impl ReadinessCheck {
 #[derive(Clone)]
 pub struct Readiness {
     checks: Arc<[ReadinessCheck]>,
-    /// Anybody may ask, and each question costs the database a few statements.
-    turns: Arc<Semaphore>,
+    /// What was found last. Anybody may ask, and finding it costs the database a few statements.
+    found: Arc<Mutex<Option<Found>>>,
     shutdown: CancellationToken,
 }
 
-/// Questions that are being answered at the same time; others wait.
-const TURNS: usize = 2;
+/// Each check's outcome, and when the last one was there.
+type Found = (Instant, BTreeMap<&'static str, &'static str>);
+
+/// How long an outcome holds for others who ask. Who asks while the checks run waits for them, so that a flood of questions neither
+/// costs more than one nor keeps anybody waiting for longer than the checks take.
+const HOLDS: Duration = Duration::from_millis(250);
 
 impl std::fmt::Debug for Readiness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -101,14 +105,27 @@ impl Readiness {
             }
         });
         let checks = [database, migrations].into_iter().chain(others).collect();
-        Self { checks, turns: Arc::new(Semaphore::new(TURNS)), shutdown }
+        Self { checks, found: Arc::default(), shutdown }
     }
 
     /// Each check's outcome, all asked at once: `ok`, `newer` for migrations, or `failed`.
     pub(crate) async fn outcomes(&self) -> BTreeMap<&'static str, &'static str> {
-        let _turn = self.turns.acquire().await;
-        let asked = self.checks.iter().map(async |check| (check.name, check.outcome().await));
-        let mut outcomes: BTreeMap<_, _> = futures_util::future::join_all(asked).await.into_iter().collect();
+        // On a task of its own: who asks first and goes away does not make the next one begin again.
+        let (checks, found) = (Arc::clone(&self.checks), Arc::clone(&self.found));
+        let looked = tokio::spawn(async move {
+            let mut found = found.lock().await;
+            match &*found {
+                Some((at, outcomes)) if at.elapsed() < HOLDS => outcomes.clone(),
+                Some(_) | None => {
+                    let asked = checks.iter().map(async |check| (check.name, check.outcome().await));
+                    let outcomes: BTreeMap<_, _> =
+                        futures_util::future::join_all(asked).await.into_iter().collect();
+                    *found = Some((Instant::now(), outcomes.clone()));
+                    outcomes
+                }
+            }
+        });
+        let mut outcomes = looked.await.unwrap_or_else(|_| BTreeMap::from([("checks", "failed")]));
         outcomes.insert("shutdown", if self.shutdown.is_cancelled() { "failed" } else { "ok" });
         outcomes
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use domain::limits;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -148,7 +149,7 @@ async fn connection(
         .timer(TokioTimer::new())
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(10))
-        .max_concurrent_streams(128)
+        .max_concurrent_streams(limits::HTTP2_STREAMS)
         .max_header_list_size(32 * 1024)
         .max_send_buf_size(64 * 1024);
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {

@@ -33,6 +33,11 @@ pub const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 pub const BATCH_ADMISSIONS: usize = 8;
 /// Part of a process's requests that one tenant may have under way: an eighth, so that seven others find room.
 pub const TENANT_SHARE_OF_REQUESTS: usize = 8;
+/// Credentials of one address that are being looked at in one process at the same time; further ones wait, without a place among the
+/// requests under way: whoever shows none that are valid delays nobody else.
+pub const AUTHENTICATIONS_PER_ADDRESS: usize = 64;
+/// Streams of one HTTP/2 connection: as many calls as one client sensibly waits for at a time. Others wait on the client's side.
+pub const HTTP2_STREAMS: u32 = 128;
 /// Keys of one tenant that are valid at the same time; and as many again that are being replaced.
 pub const TENANT_KEYS: u32 = 1_000;
 /// Wrong credentials that one address may present in a minute, when the operator does not say: no client needs more, and a

@@ -42,8 +42,11 @@ async fn a_process_tells_a_newer_schema_from_one_that_leaves_it_behind() {
         ensure!(ready["checks"]["migrations"] == "newer", "{ready:#}");
 
         sql(host, "UPDATE installation SET needs_migration = 9001").await?;
-        let unready = Client::new(&host.base, "").get("/readyz").await?.expect(503)?;
-        ensure!(unready["checks"]["migrations"] == "failed", "{unready:#}");
+        tests::wait::until("it is not ready", async || {
+            let ready = Client::new(&host.base, "").get("/readyz").await?;
+            Ok(ready.status == 503 && ready.json()["checks"]["migrations"] == "failed")
+        })
+        .await?;
         let (said, well) = check(host)?;
         ensure!(!well && said.contains("newer version"), "{said}");
         let mut refused = host.spawn(&["serve"])?;

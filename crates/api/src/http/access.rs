@@ -21,7 +21,10 @@ use domain::{Code, OperatorContext, Scope, TenantContext};
 use serde_json::Value;
 use store::{AuditRow, Authenticated};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
+
 use super::address::ClientAddress;
+use super::turns::Turns;
 use super::under_way::Place;
 use crate::problem::Problem;
 use crate::service::access::{self, Credential};
@@ -98,29 +101,36 @@ fn declared(security: &Value) -> Option<Access> {
     }
 }
 
+/// What the layer needs.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) state: ApiState,
+    pub(crate) table: Arc<Table>,
+    /// Who waits for what before it is known whose request it is.
+    pub(crate) turns: Turns,
+    /// Places of the process for requests that are somebody's.
+    pub(crate) places: Arc<Semaphore>,
+}
+
 /// The layer: finds out who asks and whether they may, before anything of the request is read.
-pub(crate) async fn authorize(
-    State((state, table)): State<(ApiState, Arc<Table>)>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(crate) async fn authorize(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let access =
-        parts.extensions.get::<MatchedPath>().and_then(|path| table.get(&parts.method, path.as_str()));
+        parts.extensions.get::<MatchedPath>().and_then(|path| gate.table.get(&parts.method, path.as_str()));
     let admitted = match access {
         Some(Access::Public) => return next.run(Request::from_parts(parts, body)).await,
-        Some(access) => admit(&state, access, &parts).await,
+        Some(access) => admit(&gate, access, &parts).await,
         None => Err(Problem::new(Code::InsufficientScope, "This operation is not open.").into()),
     };
     let (mut response, quotas) = match admitted {
-        Ok(Admitted { authenticated, credential, quotas, place }) => {
+        Ok(Admitted { authenticated, credential, quotas, place, share }) => {
             match authenticated {
                 Authenticated::Tenant(context) => drop(parts.extensions.insert(Tenant(context))),
                 Authenticated::Operator(context) => drop(parts.extensions.insert(Operator(context))),
             }
             parts.extensions.insert(credential);
             let response = next.run(Request::from_parts(parts, body)).await;
-            drop(place);
+            drop((place, share));
             (response, quotas)
         }
         Err(Refused { problem, quotas }) => (problem.into_response(), quotas),
@@ -133,12 +143,14 @@ pub(crate) async fn authorize(
 }
 
 /// Who may go on, and what they have left.
-struct Admitted {
+struct Admitted<'a> {
     authenticated: Authenticated,
     credential: Credential,
     quotas: Option<Quotas>,
-    /// The tenant's place among the requests that are under way.
-    place: Option<Place>,
+    /// Its place among the requests that are under way.
+    place: SemaphorePermit<'a>,
+    /// It is one of its tenant's share of them.
+    share: Option<Place>,
 }
 
 /// Why somebody may not, and what they have left.
@@ -153,7 +165,8 @@ impl From<Problem> for Refused {
     }
 }
 
-async fn admit(state: &ApiState, access: Access, parts: &Parts) -> Result<Admitted, Refused> {
+async fn admit<'a>(gate: &'a Gate, access: Access, parts: &Parts) -> Result<Admitted<'a>, Refused> {
+    let state = &gate.state;
     let address = parts.extensions.get::<ClientAddress>().map(|address| address.0);
     let path = parts.uri.path();
     let mut credential = match bearer(&parts.headers)? {
@@ -168,7 +181,13 @@ async fn admit(state: &ApiState, access: Access, parts: &Parts) -> Result<Admitt
     if bound.is_some_and(|target| !path.starts_with(&target.prefix())) {
         return Err(access::unauthenticated().into());
     }
+    let turn = gate.turns.wait(address).await;
     let authenticated = access::authenticate(state, &mut credential).await?;
+    drop(turn);
+    let Ok(place) = gate.places.try_acquire() else {
+        let problem = Problem::new(Code::Capacity, "This process handles as many requests as it takes.");
+        return Err(problem.retry_after_ms(1_000).into());
+    };
     let quotas = match &authenticated {
         Authenticated::Tenant(context) => Some(
             rates::take(state, context)
@@ -183,13 +202,13 @@ async fn admit(state: &ApiState, access: Access, parts: &Parts) -> Result<Admitt
             require(state, &authenticated, scope, operation).await
         }
     };
-    let place = match (&authenticated, allowed) {
+    let share = match (&authenticated, allowed) {
         (_, Err(problem)) => Err(problem),
         (Authenticated::Operator(_), Ok(())) => Ok(None),
         (Authenticated::Tenant(context), Ok(())) => state.under_way.enter(context.tenant_id()).map(Some),
     };
-    match place {
-        Ok(place) => Ok(Admitted { authenticated, credential, quotas, place }),
+    match share {
+        Ok(share) => Ok(Admitted { authenticated, credential, quotas, place, share }),
         Err(problem) => Err(Refused { problem, quotas }),
     }
 }

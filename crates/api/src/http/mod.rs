@@ -2,9 +2,10 @@
 //!
 //! # Design notes
 //!
-//! Layers from the outside in: observe (id, span, metrics, problems) → catch panics → bounds (requests at a time, time per request) →
-//! authorize (and the tenant's share of the bounds) → handler. Public operations take no place within the bounds, so that an overloaded
-//! process still says how it is. The longest wait that a request may ask for is part of its time; streams are not touched by it, since their head
+//! Layers from the outside in: observe (id, span, metrics, problems) → catch panics → bounds (time per request) → authorize (a turn of its
+//! address, then a place among the requests at a time, then the tenant's share of them) → handler. A place is for requests that are
+//! somebody's: whoever has no valid credential can take none, and nothing of a body is read before. Public operations take none either, so
+//! that an overloaded process still says how it is. The longest wait that a request may ask for is part of its time; streams are not touched by it, since their head
 //! is answered at once.
 
 mod accept;
@@ -48,6 +49,7 @@ mod stream_urls;
 mod tenants;
 mod tool_results;
 mod tools;
+mod turns;
 mod under_way;
 mod usage;
 mod watch;
@@ -157,9 +159,13 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
 /// When an operation declares no scope and is not public.
 pub fn router(state: ApiState) -> Result<Router, ApiError> {
     let written = serde_json::from_slice(&state.document).unwrap_or_default();
-    let table = Arc::new(access::Table::of(&written)?);
+    let gate = access::Gate {
+        table: Arc::new(access::Table::of(&written)?),
+        turns: turns::Turns::new(),
+        places: Arc::new(Semaphore::new(state.config.requests.min(Semaphore::MAX_PERMITS))),
+        state: state.clone(),
+    };
     let bounds = observe::Bounds {
-        requests: Arc::new(Semaphore::new(state.config.requests.min(Semaphore::MAX_PERMITS))),
         longest: state.config.answer_timeout
             + state.config.body_timeout
             + Duration::from_millis(limits::WAIT_MS),
@@ -167,7 +173,7 @@ pub fn router(state: ApiState) -> Result<Router, ApiError> {
     };
     let (router, _) = operations().split_for_parts();
     Ok(router
-        .route_layer(from_fn_with_state((state.clone(), table), access::authorize))
+        .route_layer(from_fn_with_state(gate, access::authorize))
         .fallback(nowhere)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn_with_state(bounds, observe::bound))

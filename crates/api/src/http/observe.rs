@@ -14,7 +14,6 @@ use domain::{Code, RequestId};
 use tracing::{Instrument, Span, field};
 use uuid::Uuid;
 
-use super::access::PUBLIC;
 use super::address::{PeerAddress, client_address};
 use super::respond::finish;
 use crate::metrics::{Counted, UNMATCHED};
@@ -108,25 +107,14 @@ pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     Problem::internal("request handler", &"it panicked").into_response()
 }
 
-/// Refuses what is beyond the cap on requests, and what takes too long.
+/// Refuses what takes too long.
 pub(crate) async fn bound(State(bounds): State<Bounds>, request: Request, next: Next) -> Response {
-    let permit = bounds.requests.try_acquire();
-    if permit.is_err() && !is_public(&request) {
-        let problem = Problem::new(Code::Capacity, "This process handles as many requests as it takes.");
-        return problem.retry_after_ms(1_000).into_response();
-    }
     // The handler of an upload bounds the time between two pieces as well.
     let longest = if is_upload(&request) { bounds.longest_upload } else { bounds.longest };
     match tokio::time::timeout(longest, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::new(Code::RequestTimeout, "The request took too long.").into_response(),
     }
-}
-
-/// Whether anybody may ask, and gets an answer that is at hand.
-fn is_public(request: &Request) -> bool {
-    let path = request.extensions().get::<MatchedPath>();
-    path.is_some_and(|path| PUBLIC.contains(&format!("{} {}", request.method(), path.as_str()).as_str()))
 }
 
 /// Whether the body is files, of any size.
@@ -136,10 +124,9 @@ fn is_upload(request: &Request) -> bool {
     matches!(*request.method(), Method::PUT | Method::POST) && takes_files.contains(&route)
 }
 
-/// Bounds of all requests together and of each.
+/// Bounds of each request.
 #[derive(Clone)]
 pub(crate) struct Bounds {
-    pub(crate) requests: std::sync::Arc<tokio::sync::Semaphore>,
     pub(crate) longest: std::time::Duration,
     pub(crate) longest_upload: std::time::Duration,
 }

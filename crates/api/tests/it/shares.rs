@@ -1,13 +1,23 @@
 //! What one request, and one tenant, may take of a process.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use api::{Readiness, ReadinessCheck};
 use domain::call::Outcome;
 use domain::{CallEnded, CallResult, CallStatus, CallUsage, ContentBlock, EndReason, limits};
+use futures_util::StreamExt;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
 
 use crate::app::App;
 use crate::client::{Client, Reply};
+use crate::issuer::{Answer, Issuer, KeyServer, claims, signed};
 
 /// A result that takes several megabytes as JSON.
 fn huge() -> Outcome {
@@ -184,4 +194,106 @@ async fn a_full_process_still_says_how_it_is() {
     for path in ["/healthz", "/readyz", "/openapi.json", "/problems/capacity"] {
         assert_eq!(third.with_key("").get(path).await.status, 200, "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_without_a_valid_credential_takes_a_place_from_those_who_have_one() {
+    let issuer = Issuer::new();
+    let server = KeyServer::start(Answer::Never).await;
+    let app = App::with(|config| {
+        config.requests = 2;
+        config.trusted_proxies = vec!["127.0.0.1".parse().expect("an address")];
+        config.issuers = vec![issuer.published(&server.url, Duration::from_secs(3_600))];
+    })
+    .await;
+    let (tenant, client) = app.tenant("acme").await;
+    // Tokens whose keys have to be asked for, of an issuer that does not answer, from many addresses.
+    let claims = claims(&tenant.to_string(), 600);
+    let token = signed(&json!({"alg": "RS256", "kid": "one"}), &claims, |text| issuer.rs256(text));
+    let nobody = |number: usize| {
+        let client = client.with_key(&token);
+        let from = format!("198.51.100.{number}");
+        tokio::spawn(async move {
+            client.send(client.request("GET", "/v1/me").header("x-forwarded-for", from)).await
+        })
+    };
+    let nobodies: Vec<_> = (0..40).map(nobody).collect();
+    under_way(&app, 40.0).await;
+    client.get("/v1/me").await.expect(200);
+    for nobody in nobodies {
+        nobody.await.expect("joins").problem(401, "unauthenticated");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_never_end_are_not_waited_for_without_a_credential() {
+    let app = App::with(|config| config.requests = 2).await;
+    let client = app.client().await;
+    let address = app.base.trim_start_matches("http://").to_owned();
+    let stream = tokio::net::TcpStream::connect(&address).await.expect("connects");
+    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .handshake(TokioIo::new(stream))
+        .await
+        .expect("greets");
+    tokio::spawn(connection);
+    // Far more than a connection may have at a time: each is over with its answer.
+    let ask = |number: usize| {
+        let (mut sender, address) = (sender.clone(), address.clone());
+        let first = futures_util::stream::iter([Ok::<_, std::convert::Infallible>(Frame::data(
+            bytes::Bytes::from_static(b"{\"tool\":"),
+        ))]);
+        let body = StreamBody::new(first.chain(futures_util::stream::pending()));
+        let request = hyper::Request::post(format!("http://{address}/v1/calls"))
+            .header("authorization", format!("Bearer th_wrong{number}"))
+            .header("content-type", "application/json");
+        tokio::spawn(async move {
+            sender.ready().await.expect("the connection stays");
+            sender.send_request(request.body(body).expect("a request")).await.expect("answered").status()
+        })
+    };
+    let all = futures_util::future::join_all((0..400).map(ask));
+    let answered = tokio::time::timeout(Duration::from_secs(60), all).await.expect("nobody waits for a body");
+    assert!(answered.into_iter().all(|status| status.expect("joins") == 401));
+    client.get("/v1/me").await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_questions_for_readiness_costs_one_answer() {
+    let app = App::start().await;
+    let (asked, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let check = {
+        let (asked, open) = (Arc::clone(&asked), Arc::clone(&open));
+        ReadinessCheck::new("slow", move || {
+            let (asked, open) = (Arc::clone(&asked), Arc::clone(&open));
+            async move {
+                asked.fetch_add(1, Ordering::SeqCst);
+                open.acquire().await.map(drop).map_err(|error| error.to_string())
+            }
+        })
+    };
+    let readiness = Readiness::new(&app.store, vec![check], app.stop.clone());
+    let router = api::metrics_router(prometheus::Registry::new(), readiness);
+    let ask = || {
+        let request =
+            axum::extract::Request::get("/readyz").body(axum::body::Body::empty()).expect("a request");
+        tokio::spawn(router.clone().oneshot(request))
+    };
+    let first = ask();
+    let begun = async {
+        while asked.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), begun).await.expect("it looks");
+    // Who asked first goes away; the others are answered by what it had asked for.
+    first.abort();
+    let flood: Vec<_> = (0..500).map(|_| ask()).collect();
+    open.add_permits(500);
+    let mut answers = Vec::new();
+    for answer in flood {
+        answers.push(answer.await.expect("joins").expect("answers").status().as_u16());
+    }
+    assert_eq!(answers, vec![200; 500]);
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked < 50, "the checks ran {asked} times for 500 questions");
 }
