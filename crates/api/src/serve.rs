@@ -122,7 +122,7 @@ async fn greet(
     let Some(tls) = &state.config.tls else {
         return connection(stream, peer, router, state, closing).await;
     };
-    match timeout(state.config.header_timeout, tls.acceptor().accept(stream)).await {
+    match timeout(state.config.header_timeout, tls.accept(stream)).await {
         Ok(Ok(stream)) => connection(stream, peer, router, state, closing).await,
         Ok(Err(error)) => tracing::debug!(%error, "a connection did not come to TLS"),
         Err(_) => tracing::debug!("a connection took too long for TLS"),

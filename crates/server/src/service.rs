@@ -23,7 +23,7 @@ use worker::{Worker, WorkerHandle};
 
 use crate::config::Config;
 use crate::telemetry::Telemetry;
-use crate::{internal, process_metrics, wiring};
+use crate::{certificates, internal, process_metrics, wiring};
 
 /// What this process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +134,8 @@ impl Service {
         {
             tracing::info!(address = %listener.local_addr()?, "the internal listener listens");
             let here = Arc::new(internal::Here(Arc::new(worker)));
-            let serving = service.listen(internal::serve(listener, key, here, stop.clone()));
+            let tls = certificates::keep_internal(&config.internal, &stop)?;
+            let serving = service.listen(internal::serve(listener, key, tls, here, stop.clone()));
             service.listeners.push(serving);
         }
         let readiness = service.readiness(config, &stop);
@@ -172,11 +173,12 @@ impl Service {
             Some(worker) => worker.dispatch(),
             None => Arc::new(NoDispatch),
         };
-        let remote = config.internal.key.clone().map(internal::Client::new);
+        let trust = certificates::internal_trust(&config.internal)?;
+        let remote = config.internal.key.clone().map(|key| internal::Client::new(key, trust));
         let exchange = Arc::new(internal::Exchanges { local: self.worker.clone(), remote });
         let ports = Ports { dispatch, exchange, traces: Arc::clone(&self.traces) };
         let mut settings = wiring::api_config(config)?;
-        settings.tls = crate::certificates::keep(&config.tls, stop)?;
+        settings.tls = certificates::keep(&config.tls, stop)?;
         let (store, readiness) = (self.store.clone(), readiness.clone());
         ApiState::new(store, catalog, ports, settings, registry, readiness, stop.clone())
             .context("cannot start the API")

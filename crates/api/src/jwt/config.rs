@@ -1,10 +1,11 @@
 //! Which issuers an installation trusts, with which keys, and how their claims are read.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use domain::TenantId;
 
-use super::fetch::Source;
+use crate::outgoing::{Endpoint, Plain};
 
 /// An issuer whose tokens are taken.
 #[derive(Clone)]
@@ -54,6 +55,8 @@ pub enum KeyMaterial {
 pub struct JwksConfig {
     /// `https://…`, or `http://` on this machine.
     pub url: String,
+    /// File with whom to trust there (PEM), in place of those whom the system trusts.
+    pub ca: Option<PathBuf>,
     /// Algorithms that its keys are used with: at most one for each type of key, never HS256.
     pub algorithms: Vec<TokenAlgorithm>,
     /// How often it is read.
@@ -140,11 +143,19 @@ impl IssuerConfig {
     }
 
     fn check_jwks(&self, jwks: &JwksConfig) -> Result<(), IssuerError> {
-        Source::parse(&jwks.url).map_err(|message| self.error(format!("has a JWKS {message}")))?;
+        jwks.endpoint(self)?;
         if jwks.algorithms.is_empty() || jwks.algorithms.contains(&TokenAlgorithm::Hs256) {
             return Err(self.error("needs jwks_algorithms, of RS256, ES256 and EdDSA"));
         }
         Ok(())
+    }
+}
+
+impl JwksConfig {
+    /// Where it is got.
+    pub(crate) fn endpoint(&self, issuer: &IssuerConfig) -> Result<Endpoint, IssuerError> {
+        Endpoint::parse(&self.url, Plain::Here, self.ca.as_deref())
+            .map_err(|error| issuer.error(format!("has a JWKS {error}")))
     }
 }
 

@@ -15,12 +15,14 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::config::{IssuerConfig, IssuerError, JwksConfig};
-use super::fetch::{FetchError, Source};
 use super::key::Key;
 use crate::json;
+use crate::outgoing::{AskError, Endpoint};
 
 /// Most keys of a set.
 const SET_KEYS: usize = 64;
+/// Largest set, in bytes.
+const SET_BYTES: usize = 256 * 1024;
 /// Longest that reading takes.
 const READING: Duration = Duration::from_secs(5);
 /// Longest that a request waits for a look that it asked for.
@@ -29,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 /// The published keys of one issuer.
 pub(crate) struct Jwks {
     config: JwksConfig,
-    source: Source,
+    source: Endpoint,
     keys: RwLock<Arc<Vec<Key>>>,
     asked: Notify,
     looks: watch::Sender<Looks>,
@@ -47,7 +49,7 @@ struct Looks {
 #[derive(Debug, thiserror::Error)]
 enum Unread {
     #[error(transparent)]
-    Fetch(#[from] FetchError),
+    Ask(#[from] AskError),
     #[error("it is no set of keys")]
     NoSet,
     #[error("it took too long")]
@@ -56,11 +58,9 @@ enum Unread {
 
 impl Jwks {
     pub(crate) fn new(issuer: &IssuerConfig, config: &JwksConfig) -> Result<Self, IssuerError> {
-        let source =
-            Source::parse(&config.url).map_err(|message| issuer.error(format!("has a JWKS {message}")))?;
         Ok(Self {
             config: config.clone(),
-            source,
+            source: config.endpoint(issuer)?,
             keys: RwLock::default(),
             asked: Notify::new(),
             looks: watch::Sender::new(Looks::default()),
@@ -116,7 +116,7 @@ impl Jwks {
     }
 
     async fn fetch(&self) -> Result<Vec<Key>, Unread> {
-        let body = self.source.get().await?;
+        let body = self.source.get(SET_BYTES).await?;
         read_set(&body, &self.config).ok_or(Unread::NoSet)
     }
 }

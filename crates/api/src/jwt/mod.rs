@@ -11,7 +11,6 @@
 
 mod claims;
 mod config;
-mod fetch;
 mod jwks;
 mod key;
 mod token;

@@ -74,7 +74,7 @@ impl Issuer {
     pub(crate) fn published(&self, url: &str, least_interval: Duration) -> IssuerConfig {
         let algorithms = vec![TokenAlgorithm::Rs256, TokenAlgorithm::Es256, TokenAlgorithm::EdDsa];
         let refresh = Duration::from_secs(3_600);
-        let jwks = JwksConfig { url: url.to_owned(), algorithms, refresh, least_interval };
+        let jwks = JwksConfig { url: url.to_owned(), ca: None, algorithms, refresh, least_interval };
         IssuerConfig { keys: Vec::new(), jwks: Some(jwks), ..self.config() }
     }
 

@@ -454,7 +454,7 @@ async fn an_issuer_that_cannot_be_trusted_keeps_the_service_from_starting() {
     let key = |algorithm, material| IssuerKey { kid: None, algorithm, material };
     let jwks = |url: &str, algorithms: Vec<TokenAlgorithm>| {
         let (refresh, least_interval) = (Duration::from_secs(300), Duration::from_secs(30));
-        Some(JwksConfig { url: url.to_owned(), algorithms, refresh, least_interval })
+        Some(JwksConfig { url: url.to_owned(), ca: None, algorithms, refresh, least_interval })
     };
     let with_key = |key| IssuerConfig { keys: vec![key], ..issuer.config() };
     let rs = || vec![TokenAlgorithm::Rs256];

@@ -32,6 +32,9 @@ pub struct JwtIssuer {
     /// Where further keys are published.
     #[serde(default)]
     pub jwks_url: Option<String>,
+    /// File with whom to trust at `jwks_url`, in place of those whom the system trusts.
+    #[serde(default)]
+    pub jwks_ca: Option<PathBuf>,
     /// Algorithms that published keys are used with.
     #[serde(default)]
     pub jwks_algorithms: Vec<JwtAlgorithm>,
@@ -141,6 +144,7 @@ impl JwtIssuer {
         let keys = self.keys.iter().map(JwtKey::read).collect::<Result<_>>();
         let jwks = self.jwks_url.as_ref().map(|url| JwksConfig {
             url: url.clone(),
+            ca: self.jwks_ca.clone(),
             algorithms: self.jwks_algorithms.iter().copied().map(Into::into).collect(),
             refresh: Duration::from_secs(self.jwks_refresh_s.max(self.jwks_least_interval_s)),
             least_interval: Duration::from_secs(self.jwks_least_interval_s.max(1)),

@@ -143,8 +143,16 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if !(0.0..=1.0).contains(&config.telemetry.sampling_ratio) {
         return problem("telemetry.sampling_ratio is a number from 0 to 1");
     }
-    if config.telemetry.otlp_endpoint.as_ref().is_some_and(|endpoint| !endpoint.starts_with("http://")) {
-        return problem("telemetry.otlp_endpoint begins with http:// (a collector beside the process)");
+    let is_url = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+    if config.telemetry.otlp_endpoint.as_ref().is_some_and(|endpoint| !is_url(endpoint)) {
+        return problem(
+            "telemetry.otlp_endpoint begins with https://, or http:// (a collector beside the process)",
+        );
+    }
+    let internal = &config.internal;
+    let given = [&internal.tls_certificate, &internal.tls_key, &internal.tls_ca];
+    if given.iter().any(|file| file.is_some()) && given.iter().any(|file| file.is_none()) {
+        return problem("internal.tls_certificate, internal.tls_key and internal.tls_ca are set together");
     }
     if config.retention.output_days > config.retention.events_days {
         return problem(

@@ -145,6 +145,12 @@ pub struct InternalConfig {
     pub advertise: Option<String>,
     /// The secret that processes show each other.
     pub key: Option<Secret>,
+    /// File with the certificate that this process shows to others, PEM.
+    pub tls_certificate: Option<std::path::PathBuf>,
+    /// File with its key, PEM.
+    pub tls_key: Option<std::path::PathBuf>,
+    /// File with the CA that all processes' certificates are of, PEM.
+    pub tls_ca: Option<std::path::PathBuf>,
 }
 
 /// Postgres.
@@ -327,13 +333,15 @@ impl Default for LogConfig {
 pub struct TelemetryConfig {
     /// Where the collector is.
     pub otlp_endpoint: Option<String>,
+    /// File with whom to trust there, PEM.
+    pub otlp_ca: Option<std::path::PathBuf>,
     /// The part of the traces that begin here which is recorded.
     pub sampling_ratio: f64,
 }
 
 impl Default for TelemetryConfig {
     fn default() -> Self {
-        Self { otlp_endpoint: None, sampling_ratio: 1.0 }
+        Self { otlp_endpoint: None, otlp_ca: None, sampling_ratio: 1.0 }
     }
 }
 

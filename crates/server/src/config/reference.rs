@@ -86,7 +86,7 @@ pub const SETTINGS: &[Setting] = &[
     text("metrics.listen", "Address and port of that listener. Keep it private: it has no authentication."),
     text(
         "internal.listen",
-        "Address and port of the internal listener of a process with a worker, over which API processes reach the sessions of that worker: uploads, downloads, terminals. Not needed when every API process has the only worker in itself. Keep it on a private network.",
+        "Address and port of the internal listener of a process with a worker, over which API processes reach the sessions of that worker: uploads, downloads, terminals. Not needed when every API process has the only worker in itself. Keep it on a private network, and set `internal.tls_ca` where that network is not trusted.",
     ),
     text(
         "internal.advertise",
@@ -95,6 +95,15 @@ pub const SETTINGS: &[Setting] = &[
     secret(
         "internal.key",
         "The secret that processes show each other there, at least 32 characters, the same in every process.",
+    ),
+    text(
+        "internal.tls_certificate",
+        "File with the certificate (PEM) that this process shows to the others, as server and as client. With `internal.tls_key` and `internal.tls_ca` the internal listener speaks TLS and takes only clients with a certificate of that CA; set the three in every process. A worker's names the host of `internal.advertise`.",
+    ),
+    text("internal.tls_key", "File with the key (PEM) of that certificate."),
+    text(
+        "internal.tls_ca",
+        "File with the CA (PEM) of all processes of this installation; nobody else is trusted there. Make one for this alone.",
     ),
     secret(
         "database.url",
@@ -119,7 +128,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     value(
         "jwt.issuers",
-        "Whose tokens are taken: a list of `{issuer, audience, keys?, jwks_url?, jwks_algorithms?, jwks_refresh_s? (300), jwks_least_interval_s? (30), tenants?, tenant_claim? (\"tenant_id\"), scope_claim? (\"scope\"), role_claim? (\"role\"), leeway_s? (30)}`. `keys` are `{kid?, algorithm, secret or pem or pem_file}`; algorithms are `HS256`, `RS256`, `ES256` and `EdDSA`.",
+        "Whose tokens are taken: a list of `{issuer, audience, keys?, jwks_url?, jwks_ca?, jwks_algorithms?, jwks_refresh_s? (300), jwks_least_interval_s? (30), tenants?, tenant_claim? (\"tenant_id\"), scope_claim? (\"scope\"), role_claim? (\"role\"), leeway_s? (30)}`. `keys` are `{kid?, algorithm, secret or pem or pem_file}`; algorithms are `HS256`, `RS256`, `ES256` and `EdDSA`. `jwks_ca` is a file (PEM) with whom to trust at `jwks_url`, in place of the system's.",
     ),
     secret(
         "stream_url.signing_key",
@@ -287,7 +296,11 @@ pub const SETTINGS: &[Setting] = &[
     text("log.filter", "What is logged, as `level` or `target=level,…` (the syntax of `RUST_LOG`)."),
     text(
         "telemetry.otlp_endpoint",
-        "Address of an OpenTelemetry collector that takes OTLP over HTTP (`http://127.0.0.1:4318`; `/v1/traces` is added). No traces are recorded when left out. Plain HTTP: run the collector beside the process.",
+        "Address of an OpenTelemetry collector that takes OTLP over HTTP (`http://127.0.0.1:4318`; `/v1/traces` is added). No traces are recorded when left out. `https://` for a collector elsewhere; plain HTTP for one beside the process.",
+    ),
+    text(
+        "telemetry.otlp_ca",
+        "File with whom to trust there (PEM), in place of those whom the system trusts.",
     ),
     value(
         "telemetry.sampling_ratio",

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use api::Trust;
 use domain::Code;
 use domain::exchange::{ExchangeError, Item, Opening};
 use domain::limits::{EXCHANGE_BACKLOG, EXCHANGE_OPEN_MS, EXCHANGES_PER_CONNECTION};
@@ -12,6 +13,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -33,6 +35,7 @@ type Body = BoxBody<bytes::Bytes, BrokenOff>;
 /// See the module.
 pub struct Client {
     key: Secret,
+    trust: Option<Trust>,
     connections: Mutex<HashMap<String, SendRequest<Body>>>,
 }
 
@@ -43,10 +46,10 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client that shows this key.
+    /// A client that shows this key, over TLS to whom it trusts, or in plain.
     #[must_use]
-    pub fn new(key: Secret) -> Self {
-        Self { key, connections: Mutex::default() }
+    pub fn new(key: Secret, trust: Option<Trust>) -> Self {
+        Self { key, trust, connections: Mutex::default() }
     }
 
     /// Opens an operation at the listener at `address`.
@@ -106,41 +109,56 @@ impl Client {
         if let Some(connection) = self.locked().get(address).filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
-        let connected = timeout(CONNECT_LIMIT, async {
-            let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-            let _ = stream.set_nodelay(true);
-            Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .keep_alive_interval(KEEP_ALIVE.0)
-                .keep_alive_timeout(KEEP_ALIVE.1)
-                .initial_stream_window_size(STREAM_WINDOW_BYTES)
-                .initial_connection_window_size(STREAM_WINDOW_BYTES * EXCHANGES_PER_CONNECTION)
-                .handshake::<_, Body>(TokioIo::new(stream))
-                .await
-                .map_err(|error| error.to_string())
-        });
-        let (sender, connection) = match connected.await {
-            Ok(Ok(connected)) => connected,
+        let sender = match timeout(CONNECT_LIMIT, self.connect(address)).await {
+            Ok(Ok(sender)) => sender,
             Ok(Err(error)) => {
-                tracing::debug!(address, error, "an internal listener cannot be reached");
+                tracing::warn!(address, error, "an internal listener cannot be reached");
                 return Err(unreachable(address));
             }
             Err(_) => return Err(unreachable(address)),
         };
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "an internal connection ended");
-            }
-        });
         let mut connections = self.locked();
         connections.retain(|_, connection| !connection.is_closed());
         connections.insert(address.to_owned(), sender.clone());
         Ok(sender)
     }
 
+    async fn connect(&self, address: &str) -> Result<SendRequest<Body>, String> {
+        let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+        let _ = stream.set_nodelay(true);
+        match &self.trust {
+            None => greet(stream).await.map_err(|error| error.to_string()),
+            Some(trust) => {
+                let host =
+                    address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+                let stream = trust.connect(host, stream).await.map_err(|error| error.to_string())?;
+                greet(stream).await.map_err(|error| error.to_string())
+            }
+        }
+    }
+
     fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, SendRequest<Body>>> {
         self.connections.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+async fn greet(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> hyper::Result<SendRequest<Body>> {
+    let (sender, connection) = Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEP_ALIVE.0)
+        .keep_alive_timeout(KEEP_ALIVE.1)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(STREAM_WINDOW_BYTES * EXCHANGES_PER_CONNECTION)
+        .handshake::<_, Body>(TokioIo::new(stream))
+        .await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "an internal connection ended");
+        }
+    });
+    Ok(sender)
 }
 
 fn unreachable(address: &str) -> ExchangeError {

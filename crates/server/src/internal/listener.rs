@@ -1,10 +1,11 @@
-//! The internal listener of a process with a worker: HTTP/2 only, one path, one shared key.
+//! The internal listener of a process with a worker: HTTP/2 only, one path, one shared key, and TLS with certificates of both sides where
+//! it is configured.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Duplex;
+use api::{Duplex, Tls};
 use bytes::Bytes;
 use domain::exchange::{ExchangeError, Item, Opening};
 use domain::limits::EXCHANGES_PER_CONNECTION;
@@ -17,6 +18,7 @@ use hyper::server::conn::http2::Builder;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use subtle::ConstantTimeEq;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -29,7 +31,7 @@ use crate::config::Secret;
 
 /// Connections of other processes; there are as many as API processes.
 const CONNECTIONS: usize = 256;
-/// Time for the opening to arrive once a request has begun.
+/// Time for TLS, for the first request with the key, and for the opening to arrive once a request has begun: who has no key keeps no place.
 const OPENING_LIMIT: Duration = Duration::from_secs(5);
 /// Time that open exchanges get when the process stops.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -49,6 +51,7 @@ pub trait Opens: Send + Sync + 'static {
 pub async fn serve(
     listener: TcpListener,
     key: Secret,
+    tls: Option<Arc<Tls>>,
     opens: Arc<dyn Opens>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
@@ -73,11 +76,13 @@ pub async fn serve(
                 continue;
             }
         };
-        let (expected, opens, stop, cut) =
-            (Arc::clone(&expected), Arc::clone(&opens), stop.clone(), cut.clone());
+        let (gate, opens) =
+            (Gate { expected: Arc::clone(&expected), known: CancellationToken::new() }, Arc::clone(&opens));
+        let (tls, stop, cut) = (tls.clone(), stop.clone(), cut.clone());
         connections.spawn(async move {
             tokio::select! {
-                () = connection(stream, expected, opens, stop) => {}
+                () = greet(stream, tls, gate.clone(), opens, stop) => {}
+                () = gate.stranger() => tracing::warn!("an internal connection on which no key was shown is closed"),
                 () = cut.cancelled() => {}
             }
             drop(permit);
@@ -91,11 +96,56 @@ pub async fn serve(
     Ok(())
 }
 
-async fn connection(stream: TcpStream, expected: Arc<str>, opens: Arc<dyn Opens>, stop: CancellationToken) {
+/// What a connection has to show, and whether it has.
+#[derive(Clone)]
+struct Gate {
+    expected: Arc<str>,
+    known: CancellationToken,
+}
+
+impl Gate {
+    /// Whether a request shows the key.
+    fn passes(&self, request: &Request<Incoming>) -> bool {
+        let shown = request.headers().get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
+        let passes = bool::from(shown.ct_eq(self.expected.as_bytes()));
+        if passes {
+            self.known.cancel();
+        }
+        passes
+    }
+
+    /// Returns when nobody has shown the key in time.
+    async fn stranger(&self) {
+        if timeout(OPENING_LIMIT, self.known.cancelled()).await.is_ok() {
+            std::future::pending().await
+        }
+    }
+}
+
+async fn greet(
+    stream: TcpStream,
+    tls: Option<Arc<Tls>>,
+    gate: Gate,
+    opens: Arc<dyn Opens>,
+    stop: CancellationToken,
+) {
     let _ = stream.set_nodelay(true);
+    let Some(tls) = tls else { return connection(stream, gate, opens, stop).await };
+    match tls.accept(stream).await {
+        Ok(stream) => connection(stream, gate, opens, stop).await,
+        Err(error) => tracing::warn!(%error, "an internal connection did not come to TLS"),
+    }
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    gate: Gate,
+    opens: Arc<dyn Opens>,
+    stop: CancellationToken,
+) {
     let service = hyper::service::service_fn(move |request| {
-        let (expected, opens) = (Arc::clone(&expected), Arc::clone(&opens));
-        async move { Ok::<_, Infallible>(answer(request, &expected, opens.as_ref()).await) }
+        let (gate, opens) = (gate.clone(), Arc::clone(&opens));
+        async move { Ok::<_, Infallible>(answer(request, &gate, opens.as_ref()).await) }
     });
     let connection = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -119,9 +169,8 @@ async fn connection(stream: TcpStream, expected: Arc<str>, opens: Arc<dyn Opens>
     }
 }
 
-async fn answer(request: Request<Incoming>, expected: &str, opens: &dyn Opens) -> Response<Body> {
-    let shown = request.headers().get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
-    if !bool::from(shown.ct_eq(expected.as_bytes())) {
+async fn answer(request: Request<Incoming>, gate: &Gate, opens: &dyn Opens) -> Response<Body> {
+    if !gate.passes(&request) {
         tracing::warn!("an internal request without the key");
         return status(StatusCode::UNAUTHORIZED);
     }

@@ -3,8 +3,9 @@
 //!
 //! # Design notes
 //!
-//! * The listener is for processes of this installation only. It asks for a shared key (compared in constant time) and speaks
-//!   plain HTTP/2, so it belongs on a private network; it is off unless `internal.listen` is set.
+//! * The listener is for processes of this installation only. It asks for a shared key (compared in constant time), and for a certificate of the
+//!   installation's own CA where one is configured; without one it speaks plain HTTP/2 and belongs on a private network. It is off unless
+//!   `internal.listen` is set.
 //! * HTTP/2 gives flow control to each stream. The window of a connection is as large as those of all its streams together,
 //!   so that a stream whose reader has stopped holds up no other.
 //! * Bodies carry items with an end of their own: a connection that breaks is never taken for an end.

@@ -70,6 +70,9 @@ pub fn start(log: &LogConfig, config: &TelemetryConfig) -> Result<Telemetry> {
         lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed()
     };
     let recorded = config.otlp_endpoint.as_deref().map(|endpoint| traces::record(config, endpoint, &metrics));
+    let recorded = recorded.transpose().map_err(|error| {
+        anyhow::anyhow!("telemetry.otlp_endpoint is a URL {error} (hint: see telemetry.otlp_ca)")
+    })?;
     let (traces, shipment, spans) = match recorded {
         Some((traces, tracer, shipment)) => {
             // No context of OpenTelemetry's own: entering a span must not fix its parent.

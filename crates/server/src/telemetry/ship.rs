@@ -1,7 +1,9 @@
 //! Spans on their way to the collector: OTLP over HTTP, as protobuf, in batches, and never in anybody's way.
 
+use std::path::Path;
 use std::time::Duration;
 
+use api::{Endpoint, EndpointError, Plain};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
@@ -37,21 +39,28 @@ pub(super) struct Queue {
 pub(super) struct Shipment {
     spans: mpsc::Receiver<SpanData>,
     resource: ResourceAttributesWithSchema,
-    url: String,
+    collector: Endpoint,
     metrics: Metrics,
     failing: bool,
 }
 
-pub(super) fn queue(endpoint: &str, resource: &Resource, metrics: Metrics) -> (Queue, Shipment) {
+pub(super) fn queue(
+    endpoint: &str,
+    ca: Option<&Path>,
+    resource: &Resource,
+    metrics: Metrics,
+) -> Result<(Queue, Shipment), EndpointError> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let endpoint = endpoint.trim_end_matches('/');
     let url = match endpoint.strip_suffix("/v1/traces") {
         Some(_) => endpoint.to_owned(),
         None => format!("{endpoint}/v1/traces"),
     };
+    let collector = Endpoint::parse(&url, Plain::Anywhere, ca)?;
     let resource = resource.into();
-    let shipment = Shipment { spans: receiver, resource, url, metrics: metrics.clone(), failing: false };
-    (Queue { spans: sender, metrics }, shipment)
+    let shipment =
+        Shipment { spans: receiver, resource, collector, metrics: metrics.clone(), failing: false };
+    Ok((Queue { spans: sender, metrics }, shipment))
 }
 
 impl SpanProcessor for Queue {
@@ -75,13 +84,6 @@ impl SpanProcessor for Queue {
 impl Shipment {
     /// Sends until `ended`, then what is left.
     pub(super) async fn run(mut self, ended: CancellationToken) {
-        let client = match reqwest::Client::builder().no_proxy().build() {
-            Ok(client) => client,
-            Err(error) => {
-                tracing::error!(%error, "spans cannot be sent");
-                return;
-            }
-        };
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let open = tokio::select! {
@@ -92,7 +94,7 @@ impl Shipment {
                 break;
             }
             tokio::select! {
-                () = self.send(&client, &mut batch, PATIENCE) => {}
+                () = self.send(&mut batch, PATIENCE) => {}
                 // The collector hangs: what was under way is given up with the process.
                 () = ended.cancelled() => {}
             }
@@ -102,25 +104,19 @@ impl Shipment {
             batch.push(span);
         }
         if !batch.is_empty() {
-            self.send(&client, &mut batch, LAST).await;
+            self.send(&mut batch, LAST).await;
         }
     }
 
-    async fn send(&mut self, client: &reqwest::Client, batch: &mut Vec<SpanData>, patience: Duration) {
+    async fn send(&mut self, batch: &mut Vec<SpanData>, patience: Duration) {
         let spans = std::mem::take(batch);
         let count = spans.len();
         let request = ExportTraceServiceRequest {
             resource_spans: group_spans_by_resource_and_scope(spans, &self.resource),
         };
-        let sent = client
-            .post(&self.url)
-            .header("content-type", "application/x-protobuf")
-            .body(request.encode_to_vec())
-            .timeout(patience)
-            .send();
+        let sent = self.collector.post("application/x-protobuf", request.encode_to_vec());
         let outcome = match timeout(patience, sent).await {
-            Ok(Ok(response)) if response.status().is_success() => Ok(()),
-            Ok(Ok(response)) => Err(format!("it answered {}", response.status())),
+            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("no answer in time".to_owned()),
         };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::EndpointError;
 use domain::trace::{PastSpan, TraceContext, Traces};
 use opentelemetry::trace::{
     Span as _, SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer as _,
@@ -22,7 +23,7 @@ pub(super) fn record(
     config: &TelemetryConfig,
     endpoint: &str,
     metrics: &Metrics,
-) -> (Arc<dyn Traces>, SdkTracer, Shipment) {
+) -> Result<(Arc<dyn Traces>, SdkTracer, Shipment), EndpointError> {
     let resource = Resource::builder_empty()
         .with_service_name("toolhost")
         .with_attributes([
@@ -30,7 +31,7 @@ pub(super) fn record(
             KeyValue::new("service.instance.id", uuid::Uuid::now_v7().to_string()),
         ])
         .build();
-    let (queue, shipment) = ship::queue(endpoint, &resource, metrics.clone());
+    let (queue, shipment) = ship::queue(endpoint, config.otlp_ca.as_deref(), &resource, metrics.clone())?;
     let provider = SdkTracerProvider::builder()
         // A trace that somebody began is recorded as they decided.
         .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sampling_ratio))))
@@ -38,7 +39,7 @@ pub(super) fn record(
         .with_span_processor(queue)
         .build();
     let tracer = provider.tracer("toolhost");
-    (Arc::new(Recorded { tracer: tracer.clone(), _provider: provider }), tracer, shipment)
+    Ok((Arc::new(Recorded { tracer: tracer.clone(), _provider: provider }), tracer, shipment))
 }
 
 struct Recorded {

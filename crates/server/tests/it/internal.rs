@@ -73,8 +73,8 @@ async fn between() -> Between {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     let stop = CancellationToken::new();
-    tokio::spawn(serve(listener, Secret::new(KEY), Arc::new(echo), stop.clone()));
-    Between { address, client: Client::new(Secret::new(KEY)), taken, broken_off, let_go, stop }
+    tokio::spawn(serve(listener, Secret::new(KEY), None, Arc::new(echo), stop.clone()));
+    Between { address, client: Client::new(Secret::new(KEY), None), taken, broken_off, let_go, stop }
 }
 
 fn opening(number: u128) -> Opening {
@@ -191,9 +191,25 @@ async fn without_the_key_nothing_is_opened() {
     let between = between().await;
     let long = format!("{KEY} and more");
     for wrong in ["", "a", "another key of just the same length, as it is", &KEY[1..], &long] {
-        let stranger = Client::new(Secret::new(wrong));
+        let stranger = Client::new(Secret::new(wrong), None);
         let refused = stranger.open(&between.address, &opening(5)).await.expect_err("refused");
         assert_eq!(refused.code, Code::WorkerUnavailable, "{wrong:?}");
     }
     assert_eq!(between.taken.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_shows_no_key_keeps_no_connection() {
+    let between = between().await;
+    let mut silent = tokio::net::TcpStream::connect(&between.address).await.expect("connects");
+    let mut known = between.open().await;
+    let mut nothing = [0; 64];
+    let cut = async {
+        while tokio::io::AsyncReadExt::read(&mut silent, &mut nothing).await.is_ok_and(|read| read > 0) {}
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), cut).await.expect("it is cut");
+    // One that was opened with the key in time stays.
+    known.to.send(Item::message(&"still here")).await.expect("taken");
+    let echo = Item::step(known.from.recv().await).expect("no error").expect("not the end");
+    assert_eq!(echo, Piece::Message("still here".into()));
 }
