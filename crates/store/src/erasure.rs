@@ -136,6 +136,9 @@ pub enum ErasureAnswer {
     WrongName,
 }
 
+/// Steps of one erasure before the next one has its turn.
+const STEPS: u32 = 32;
+
 /// One step of one erasure.
 struct Step {
     tenant: TenantId,
@@ -216,7 +219,8 @@ impl Store {
         Ok(kept.is_some_and(|kept| kept.links == receipt.trail_links && kept.digest == receipt.trail_digest))
     }
 
-    /// Takes every open erasure one step further. Returns whether there is more to do at once. One that fails does not hold up the others.
+    /// Takes every open erasure some steps further. Returns whether there is more to do at once. One that fails costs the others one attempt for
+    /// many steps of theirs.
     pub async fn erase_tenants(&self) -> Result<bool> {
         let mut conn = self.db().system(ERASE).await?;
         let rows = conn
@@ -228,12 +232,25 @@ impl Store {
         let open = read(ERASE, &rows, |row| Ok(TenantId::from_uuid(row.try_get("tenant_id")?)))?;
         let (mut more, mut failed) = (false, None);
         for tenant in open {
-            match self.erase_step(tenant).await {
-                Ok(moved) => more |= moved,
-                Err(error) => failed = Some(error),
+            for step in 0..STEPS {
+                match self.erase_step(tenant).await {
+                    Ok(true) => more |= step + 1 == STEPS,
+                    Ok(false) => break,
+                    Err(error) => {
+                        failed = Some((tenant, error));
+                        break;
+                    }
+                }
             }
         }
-        failed.map_or(Ok(more), Err)
+        match failed {
+            None => Ok(more),
+            Some((_, error)) if !more => Err(error),
+            Some((tenant, error)) => {
+                tracing::warn!(%tenant, error = &error as &dyn std::error::Error, "an erasure failed; others go on");
+                Ok(true)
+            }
+        }
     }
 
     /// One step. False when it waits for something, or another process is at it.

@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::db::{Statement, bounded, read, unsigned};
+use crate::error::translate;
 use crate::{AuditRow, Result, Store, StoreError};
 
 const EXPORT: &str = "export a tenant";
@@ -50,11 +51,15 @@ const OF_CALLS: [(&str, &str); 2] = [("call_events", "call_id"), ("output_chunks
 const KEYS: [(&str, [&str; 2]); 1] = [("audit_log", ["at", "id"])];
 /// Columns of which only the names of the fields are told.
 const NAMES_ONLY: &str = "env";
+/// Columns that are told to nobody: hashes of what may be short enough to be guessed.
+const LEFT_OUT: [(&str, &str); 1] = [("idempotency_keys", "request")];
 
 /// Behind what an export goes on. As text it is opaque.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportPlace {
+    /// Whose export it is of.
+    tenant: TenantId,
     /// The table, or `artifact_content`.
     table: String,
     /// Key of the last row of a page, as texts; empty before the first.
@@ -91,7 +96,7 @@ const CONTENT: &str = "artifact_content";
 
 impl Store {
     /// Begins an export, or goes on with one behind a checkpoint. It is recorded in the tenant's trail. [`StoreError::NotFound`] when
-    /// there is no such tenant; [`StoreError::Conflict`] when the checkpoint is of no table.
+    /// there is no such tenant; [`StoreError::Conflict`] when the checkpoint is none of an export of this tenant.
     pub async fn export_tenant(
         &self,
         operator: &OperatorContext,
@@ -99,11 +104,6 @@ impl Store {
         after: Option<ExportPlace>,
     ) -> Result<Export> {
         self.get_tenant(operator, tenant).await?;
-        let mut conn = self.db().system(EXPORT).await?;
-        let details = json!({"resumed": after.is_some()});
-        let trail = AuditRow::done("tenant.export", tenant).details(details);
-        conn.audit(Some(tenant), operator.principal(), &trail).await?;
-        conn.end().await?;
         let system = TenantContext::verified(tenant, operator.principal().clone(), Vec::new(), Vec::new());
         let mut reader = Reader {
             conn: self.db().snapshot(EXPORT, &system, PATIENCE).await?,
@@ -113,25 +113,17 @@ impl Store {
         let tables = reader.tables().await?;
         let from = match &after {
             None => 0,
-            Some(place) if place.table == CONTENT => tables.len(),
-            Some(place) => tables
-                .iter()
-                .position(|table| table.name == place.table && place.fits(table))
-                .ok_or(StoreError::Conflict {
-                    operation: EXPORT,
-                    message: "the checkpoint is not one of an export of this version",
-                })?,
+            Some(place) => reader.find(&tables, place).await?,
         };
+        let mut conn = self.db().system(EXPORT).await?;
+        let details = json!({"resumed": after.is_some()});
+        let trail = AuditRow::done("tenant.export", tenant).details(details);
+        conn.audit(Some(tenant), operator.principal(), &trail).await?;
+        conn.end().await?;
         let (pages, receiver) = mpsc::channel(PAGES);
         let work = Work { store: self.clone(), reader, pages, rows: BTreeMap::new() };
         tokio::spawn(work.run(tables, from, after.map(|place| place.key).unwrap_or_default()));
         Ok(Export { pages: receiver })
-    }
-}
-
-impl ExportPlace {
-    fn fits(&self, table: &Table) -> bool {
-        self.key.is_empty() || self.key.len() == table.key.len()
     }
 }
 
@@ -202,7 +194,8 @@ impl Work {
                 self.send(std::mem::take(&mut page)).await?;
                 self.of_calls(tables, &ids).await?;
             }
-            let place = ExportPlace { table: table.name.clone(), key: key.clone() };
+            let place =
+                ExportPlace { tenant: self.reader.tenant, table: table.name.clone(), key: key.clone() };
             let _ = writeln!(page, "{}", json!({"checkpoint": place.text()}));
             self.send(page).await?;
         }
@@ -244,9 +237,12 @@ impl Work {
                     offset += piece.len() as u64;
                     let line = self.lines(CONTENT, vec![(Vec::new(), row.to_string())]);
                     self.send(line).await?;
+                    // Content has no statements: a large one must not look like a reader that stands still.
+                    self.reader.all(sqlx::query("SELECT")).await?;
                 }
             }
-            let place = ExportPlace { table: CONTENT.to_owned(), key: vec![hash] };
+            let place =
+                ExportPlace { tenant: self.reader.tenant, table: CONTENT.to_owned(), key: vec![hash] };
             self.send(format!("{}\n", json!({"checkpoint": place.text()}))).await?;
             after = sha256;
         }
@@ -284,6 +280,47 @@ struct Reader {
 impl Reader {
     async fn all(&mut self, statement: Statement<'_>) -> Result<Vec<PgRow>> {
         bounded(EXPORT, self.timeout, self.conn.fetch_all(statement)).await
+    }
+
+    /// The table that a checkpoint is of. Whatever is wrong with it is said before the first line.
+    async fn find(&mut self, tables: &[Table], place: &ExportPlace) -> Result<usize> {
+        let none = StoreError::Conflict {
+            operation: EXPORT,
+            message: "the checkpoint is not one of an export of this tenant and version",
+        };
+        if place.tenant != self.tenant {
+            return Err(none);
+        }
+        if place.table == CONTENT {
+            let is_hash = |text: &String| HEXLOWER.decode(text.as_bytes()).is_ok_and(|hash| hash.len() == 32);
+            return if place.key.len() == 1 && place.key.iter().all(is_hash) {
+                Ok(tables.len())
+            } else {
+                Err(none)
+            };
+        }
+        let Some(at) = tables.iter().position(|table| table.name == place.table) else { return Err(none) };
+        let table = &tables[at];
+        if place.key.len() != table.key.len() || place.key.iter().any(|text| text.contains('\0')) {
+            return Err(none);
+        }
+        // Only the database knows which texts are values of its types. Their names come from its catalogue.
+        let values =
+            table.key.iter().enumerate().map(|(n, (_, kind))| format!("($1::text[])[{}]::{kind}", n + 1));
+        let read_all = AssertSqlSafe(format!("SELECT {}", values.collect::<Vec<_>>().join(", ")));
+        let looked = sqlx::query(read_all).bind(&place.key).fetch_one(&mut self.conn);
+        match tokio::time::timeout(self.timeout, looked).await {
+            Ok(Ok(_)) => Ok(at),
+            Ok(Err(sqlx::Error::Database(error)))
+                if error.code().is_some_and(|code| code.starts_with("22")) =>
+            {
+                Err(none)
+            }
+            Ok(Err(error)) => Err(translate(EXPORT, error)),
+            Err(elapsed) => {
+                Err(StoreError::Unavailable { operation: EXPORT, source: Some(Box::new(elapsed)) })
+            }
+        }
     }
 
     /// The next rows of the tenant behind a key.
@@ -395,7 +432,9 @@ impl Table {
         if key.is_empty() {
             return None;
         }
-        let parts: Vec<_> = columns.iter().map(|(name, kind)| part(name, kind)).collect();
+        let told = |column: &str| !LEFT_OUT.contains(&(name.as_str(), column));
+        let parts: Vec<_> =
+            columns.iter().filter(|(name, _)| told(name)).map(|(name, kind)| part(name, kind)).collect();
         let columns = format!("SELECT to_jsonb(r) FROM (SELECT {}) r", parts.join(", "));
         Some(Self { name, key, owner, columns })
     }

@@ -225,11 +225,14 @@ impl Store {
             .map_err(refusal)?;
         conn.execute(
             sqlx::query(
-                "UPDATE api_keys SET rotated_to = $2, expires_at = least(expires_at, $3) WHERE id = $1",
+                "UPDATE api_keys SET rotated_to = $2,
+                     expires_at = least(expires_at, CASE WHEN $4 THEN clock_timestamp() ELSE $3 END) WHERE id = $1",
             )
             .bind(id.uuid())
             .bind(next.uuid())
-            .bind(rotation.old_until),
+            .bind(rotation.old_until)
+            // At once is at once on the database's own clock, which this process's may be a little ahead of.
+            .bind(rotation.old_until <= self.clock().now()),
         )
         .await?;
         let details = json!({"by": next, "until": rotation.old_until});

@@ -6,6 +6,7 @@
 //!   most tenants cost nothing. A batch is a range of ids of one tenant's calls: it touches the partitions of those days, by index.
 //! * How far a tenant is pruned is kept with the deletion, so that no pass looks at the same calls again. A pass that is killed begins
 //!   where the last whole batch ended.
+//! * Calls go only behind their output and events: a pass that was cut short, or had too many, must not leave rows that nobody finds again.
 //! * Output of a shell that still runs stays, however old the call that started it.
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -179,6 +180,8 @@ async fn prune_batch(conn: &mut Conn, tenant: TenantId, kind: Kind, before: Date
                 "SELECT c.id, c.output_owner, EXISTS (SELECT FROM shells h WHERE h.session_id = c.session_id
                          AND h.call_id = c.id AND h.status = 'running') AS runs
                  FROM calls c WHERE c.tenant_id = $1 AND c.id < $2
+                   AND ($3 <> 'calls' OR c.id <= ALL (SELECT until FROM tenant_pruned
+                       WHERE tenant_id = $1 AND kind IN ('output', 'events')))
                    AND c.id > coalesce((SELECT until FROM tenant_pruned WHERE tenant_id = $1 AND kind = $3),
                        '00000000-0000-0000-0000-000000000000')
                  ORDER BY c.id LIMIT $4",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use store::testing::TestDatabase;
 use store::{Metered, Sealed};
 
 use crate::app::{App, ended_call};
@@ -19,7 +20,7 @@ async fn lines(client: &Client, path: &str) -> Vec<Value> {
 async fn an_operator_exports_a_tenant_and_goes_on_behind_a_checkpoint() {
     let app = App::start().await;
     let (tenant, client) = app.tenant("acme").await;
-    let other = app.tenant("other").await.1;
+    let (other_tenant, other) = app.tenant("other").await;
     let call = ended_call(&app, &client, &[b"mine"]).await;
     let theirs = other.submit(&other.session().await).await;
     let operator = app.operator().await;
@@ -34,12 +35,58 @@ async fn an_operator_exports_a_tenant_and_goes_on_behind_a_checkpoint() {
     let place = all.iter().rev().find_map(|line| line["checkpoint"].as_str()).expect("a checkpoint");
     let rest = lines(&operator, &format!("{path}?after={place}")).await;
     assert!(rest.len() < all.len() && rest.iter().all(|line| line["table"] != "calls"), "{rest:?}");
-    for bad in ["x", "e30", ""] {
+    let theirs = lines(&operator, &format!("/v1/admin/tenants/{other_tenant}/export")).await;
+    let theirs = theirs.iter().rev().find_map(|line| line["checkpoint"].as_str()).expect("a checkpoint");
+    let forged = json!({"tenant": tenant, "table": "calls", "key": ["no uuid"]}).to_string();
+    let forged = data_encoding::BASE64URL_NOPAD.encode(forged.as_bytes());
+    for bad in ["x", "e30", "", theirs, &forged] {
         operator.get(&format!("{path}?after={bad}")).await.problem(400, "invalid_request");
     }
     operator.get("/v1/admin/tenants/ten_06b2m8j0v5x3t9q7k1h4c8n2r8/export").await.problem(404, "not_found");
     let trail = client.get("/v1/audit?action=tenant.export").await.expect(200);
     assert_eq!(trail["data"].as_array().map(Vec::len), Some(2), "each is recorded where the tenant sees it");
+}
+
+/// Until everything is sealed and metered.
+async fn settle(app: &App) {
+    while !matches!(app.store.seal_audit().await.expect("seals"), Sealed::Everything(0)) {}
+    while app.store.meter_usage().await.expect("meters") != Metered::Nothing {}
+}
+
+/// An erasure, once it is done.
+async fn erased(app: &App, operator: &Client, path: &str) -> Value {
+    let done = async {
+        loop {
+            settle(app).await;
+            app.store.erase_tenants().await.expect("erases");
+            let erasure = operator.get(path).await.expect(200);
+            if erasure["state"] == "done" {
+                break erasure;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), done).await.expect("is done")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_are_metered_exported_and_erased_through_a_pooler() {
+    let database = TestDatabase::new().await.expect("a database").pooled().await.expect("a pooler");
+    let app = App::on(database, |_| {}).await;
+    let ((stays, client), (leaves, leaver)) = (app.tenant("acme").await, app.tenant("leaver").await);
+    ended_call(&app, &client, &[b"mine"]).await;
+    leaver.post("/v1/keys", &json!({"name": "another"})).await.expect(201);
+    settle(&app).await;
+    let usage = client.get("/v1/usage").await.expect(200);
+    assert!(usage.to_string().contains("\"calls\":1"), "{usage:#}");
+
+    let operator = app.operator().await;
+    let all = lines(&operator, &format!("/v1/admin/tenants/{stays}/export")).await;
+    assert!(all.last().is_some_and(|line| line["end"]["rows"]["output_chunks"] == 1), "{:?}", all.last());
+    let path = format!("/v1/admin/tenants/{leaves}/erasure");
+    operator.post(&path, &json!({"confirm": "leaver"})).await.expect(202);
+    let done = erased(&app, &operator, &path).await;
+    assert_eq!(done["receipt"]["deleted"]["api_keys"], 2, "{done:#}");
+    client.get("/v1/me").await.expect(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,18 +106,7 @@ async fn an_operator_erases_a_tenant_by_its_name_and_gets_a_receipt() {
     client.get("/v1/me").await.expect(200);
     let begun = operator.post(&path, &json!({"confirm": "acme"})).await.expect(202);
     assert_eq!((&begun["state"], &begun["receipt"]), (&json!("ending"), &Value::Null));
-    let done = async {
-        loop {
-            while !matches!(app.store.seal_audit().await.expect("seals"), Sealed::Everything(0)) {}
-            while app.store.meter_usage().await.expect("meters") != Metered::Nothing {}
-            app.store.erase_tenants().await.expect("erases");
-            let erasure = operator.get(&path).await.expect(200);
-            if erasure["state"] == "done" {
-                break erasure;
-            }
-        }
-    };
-    let done = tokio::time::timeout(Duration::from_secs(60), done).await.expect("is done");
+    let done = erased(&app, &operator, &path).await;
     assert_eq!(
         (&done["receipt"]["tenant_id"], &done["receipt"]["deleted"]["api_keys"]),
         (&json!(tenant), &json!(1))

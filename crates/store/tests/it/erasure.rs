@@ -584,3 +584,121 @@ async fn an_export_is_of_one_moment() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_of_nothing_here_is_refused_before_the_first_line() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let (context, other) = (tenant(&store, "acme").await?, tenant(&store, "other").await?);
+    let (id, other) = (context.tenant_id(), other.tenant_id());
+    let uuid = id.uuid().to_string();
+    let place = |tenant: TenantId, table: &str, key: &[&str]| {
+        let text = json!({"tenant": tenant, "table": table, "key": key}).to_string();
+        ExportPlace::parse(&data_encoding::BASE64URL_NOPAD.encode(text.as_bytes()))
+            .context("its form is right")
+    };
+    for (tenant, table, key) in [
+        (id, "calls", &["not a uuid"][..]),
+        (id, "calls", &[]),
+        (id, "calls", &[&uuid, &uuid]),
+        (id, "calls", &["a\0b"]),
+        (id, "audit_log", &["yesterday or so", &uuid]),
+        (id, "audit_log", &["294277-01-01", &uuid]),
+        (id, "calls; DROP TABLE calls", &[&uuid]),
+        (id, "api_keys) --", &[&uuid]),
+        (id, "artifact_content", &["zz"]),
+        (id, "artifact_content", &[]),
+        // Another tenant's is well formed, and none of this export.
+        (other, "calls", &[&uuid]),
+    ] {
+        let refused = store.export_tenant(&operator(), id, Some(place(tenant, table, key)?)).await;
+        ensure!(matches!(refused, Err(StoreError::Conflict { .. })), "{table} {key:?}: {refused:?}");
+    }
+    let goes_on = store.export_tenant(&operator(), id, Some(place(id, "calls", &[&uuid])?)).await?;
+    ensure!(read(goes_on).await?.last().is_some_and(|line| line["end"].is_object()));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_content_of_a_large_artifact_keeps_the_snapshot_awake() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let context = Box::pin(life(&store, MARK)).await?;
+    let objects = sqlx::query("SELECT sha256 FROM artifact_objects ORDER BY sha256 LIMIT 1");
+    let mut raw = database.superuser().await?;
+    let first: Vec<u8> = objects.fetch_one(&mut raw).await?.try_get("sha256")?;
+    // The first content is one of many pieces from now on.
+    let bytes = 24 * 256 * 1024_i64;
+    let path = files(folder.path())?
+        .into_iter()
+        .find(|path| path.to_string_lossy().contains(&data_encoding::HEXLOWER.encode(&first)));
+    std::fs::write(path.context("its file")?, vec![7; usize::try_from(bytes)?])?;
+    let grown = sqlx::query("UPDATE artifact_objects SET size_bytes = $2 WHERE sha256 = $1");
+    grown.bind(&first).bind(bytes).execute(&mut raw).await?;
+    let mut export = store.export_tenant(&operator(), context.tenant_id(), None).await?;
+    let mut spoke_at = std::collections::BTreeSet::new();
+    let mut pieces = 0;
+    while let Some(page) = export.next().await {
+        if !page?.starts_with(b"{\"table\":\"artifact_content\"") {
+            continue;
+        }
+        pieces += 1;
+        let spoke = sqlx::query(
+            "SELECT state_change::text AS at FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND datname = current_database() AND pid <> pg_backend_pid()",
+        );
+        for row in spoke.fetch_all(&mut raw).await? {
+            spoke_at.insert(row.try_get::<String, _>("at")?);
+        }
+    }
+    ensure!(pieces > 24 && spoke_at.len() > 10, "{pieces} pieces, and it spoke {} times", spoke_at.len());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_tenant_are_found_by_index_in_every_table() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let mut raw = database.superuser().await?;
+    let rows = sqlx::query(
+        "SELECT c.relname::text AS name FROM pg_class c
+         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant_id' AND NOT a.attisdropped
+         WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+           AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum
+               AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) = '(tenant_id IS NOT NULL)'))
+         ORDER BY 1",
+    );
+    let without: Vec<String> =
+        rows.fetch_all(&mut raw).await?.iter().map(|row| row.try_get("name")).collect::<Result<_, _>>()?;
+    // Found by their calls' ids.
+    assert_eq!(without, ["call_events", "output_chunks"], "an erasure of one tenant would read all of them");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erasure_that_fails_leaves_the_others_their_pace() -> Result<()> {
+    let (database, folder) = (TestDatabase::new().await?, tempfile::tempdir()?);
+    let store = store_on(&database, folder.path()).await?;
+    let stuck = Box::pin(life(&store, MARK)).await?.tenant_id();
+    let other = Box::pin(life(&store, "neighbour")).await?.tenant_id();
+    begin(&store, stuck, &marked("name")).await?;
+    begin(&store, other, "neighbour-name").await?;
+    settle(&store).await?;
+    let fails = format!(
+        "CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF OLD.tenant_id = '{}' THEN RAISE EXCEPTION 'stuck'; END IF; RETURN OLD; END $$;
+         CREATE TRIGGER fails BEFORE DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION fails()",
+        stuck.uuid()
+    );
+    let mut raw = database.superuser().await?;
+    raw.execute(sqlx::raw_sql(AssertSqlSafe(fails))).await?;
+    let mut passes = 0;
+    while store.erasure(&operator(), other).await?.state != ErasureState::Done {
+        passes += 1;
+        ensure!(passes < 20, "{:?}", store.erasure(&operator(), other).await?);
+        settle(&store).await?;
+        let _ = store.erase_tenants().await;
+    }
+    assert_eq!(store.erasure(&operator(), stuck).await?.state, ErasureState::Deleting);
+    raw.execute("DROP TRIGGER fails ON sessions").await?;
+    erase(&store, &operator(), stuck).await?;
+    Ok(())
+}

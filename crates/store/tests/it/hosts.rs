@@ -204,26 +204,7 @@ async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
         let session = store::testing::running_session(&store, context, worker).await?;
         let mut of_tenant = Vec::new();
         for days in [5, 3, 0] {
-            let call = started(&store, context, session.id, worker).await?;
-            let mut fence = Fence::of(&call).context("has a worker")?;
-            let written =
-                store.append_events(&fence, store::Announce::Started, vec![output(0, b"hello")]).await?;
-            fence.after_seq = written.last_seq;
-            let done = outcome(domain::CallStatus::Succeeded);
-            store.finish_call(&fence, store::Announce::Nothing, Vec::new(), done).await?;
-            // As old as so many days.
-            let old =
-                domain::id::uuid_at(store.clock().now() - chrono::TimeDelta::days(days), rand_of(&call.id));
-            sqlx::Executor::execute(&mut raw, "ALTER TABLE calls DISABLE TRIGGER calls_terminal_stays")
-                .await?;
-            for statement in [
-                "UPDATE calls SET id = $2, output_owner = $2 WHERE id = $1",
-                "UPDATE call_events SET call_id = $2, owner = CASE WHEN owner IS NOT NULL THEN $2 END WHERE call_id = $1",
-                "UPDATE output_chunks SET owner = $2 WHERE owner = $1",
-            ] {
-                sqlx::query(statement).bind(call.id.uuid()).bind(old).execute(&mut raw).await?;
-            }
-            of_tenant.push(domain::CallId::from_uuid(old));
+            of_tenant.push(aged(&store, &mut raw, context, session.id, worker, days).await?);
         }
         ids.push(of_tenant);
     }
@@ -249,6 +230,73 @@ async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
     // Never longer than the installation.
     let more = TenantRetention { calls_days: Some(90), ..TenantRetention::default() };
     assert_eq!(more.within(installation), installation);
+    Ok(())
+}
+
+/// An ended call with events and output, as old as so many days.
+async fn aged(
+    store: &Store,
+    raw: &mut sqlx::PgConnection,
+    context: &domain::TenantContext,
+    session: domain::SessionId,
+    worker: domain::WorkerId,
+    days: i64,
+) -> Result<domain::CallId> {
+    let call = started(store, context, session, worker).await?;
+    let mut fence = Fence::of(&call).context("has a worker")?;
+    let written = store.append_events(&fence, store::Announce::Started, vec![output(0, b"hello")]).await?;
+    fence.after_seq = written.last_seq;
+    let done = outcome(domain::CallStatus::Succeeded);
+    store.finish_call(&fence, store::Announce::Nothing, Vec::new(), done).await?;
+    let old = domain::id::uuid_at(store.clock().now() - chrono::TimeDelta::days(days), rand_of(&call.id));
+    sqlx::Executor::execute(&mut *raw, "ALTER TABLE calls DISABLE TRIGGER calls_terminal_stays").await?;
+    for statement in [
+        "UPDATE calls SET id = $2, output_owner = $2 WHERE id = $1",
+        "UPDATE call_events SET call_id = $2, owner = CASE WHEN owner IS NOT NULL THEN $2 END WHERE call_id = $1",
+        "UPDATE output_chunks SET owner = $2 WHERE owner = $1",
+    ] {
+        sqlx::query(statement).bind(call.id.uuid()).bind(old).execute(&mut *raw).await?;
+    }
+    Ok(domain::CallId::from_uuid(old))
+}
+
+#[tokio::test]
+async fn calls_of_a_tenant_go_behind_their_output_and_events_and_leave_none_of_them() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let (_, worker) = host(&store, "only", 100_000).await?;
+    let mut raw = database.superuser().await?;
+    sqlx::Executor::execute(
+        &mut raw,
+        "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 10, 13)",
+    )
+    .await?;
+    let session = store::testing::running_session(&store, &context, worker).await?;
+    let old = aged(&store, &mut raw, &context, session.id, worker, 8).await?;
+    let kept = aged(&store, &mut raw, &context, session.id, worker, 2).await?;
+    // Output and events are kept as long as everybody's, calls for a shorter time: to the second, where the others' days go whole.
+    let retention = TenantRetention { calls_days: Some(7), ..TenantRetention::default() };
+    store.set_tenant_retention(&operator(), context.tenant_id(), retention).await?;
+    let installation = Retention { output_days: 7, events_days: 7, calls_days: 30 };
+    store.prune_tenants(installation).await?;
+    let left = async |raw: &mut sqlx::PgConnection, id: domain::CallId| {
+        let row = sqlx::query(
+            "SELECT (SELECT count(*) FROM calls WHERE id = $1) AS calls, (SELECT count(*) FROM call_events WHERE call_id = $1) AS events,
+                 (SELECT count(*) FROM output_chunks WHERE owner = $1) AS output",
+        );
+        let row = row.bind(id.uuid()).fetch_one(raw).await?;
+        let of = |column| sqlx::Row::try_get::<i64, _>(&row, column);
+        anyhow::Ok((of("calls")?, of("events")?, of("output")?))
+    };
+    assert_eq!(left(&mut raw, old).await?, (0, 0, 0));
+    assert_eq!(left(&mut raw, kept).await?, (1, 3, 1));
+
+    // What turns out to be older than where the passes were is found when they begin anew.
+    let next = aged(&store, &mut raw, &context, session.id, worker, 9).await?;
+    sqlx::query("DELETE FROM tenant_pruned").execute(&mut raw).await?;
+    store.prune_tenants(installation).await?;
+    assert_eq!(left(&mut raw, next).await?, (0, 0, 0));
     Ok(())
 }
 

@@ -50,13 +50,13 @@ pub(super) struct Attached {
 }
 
 impl Loopback {
-    /// Whether this process can make them: root, loop devices and the programs.
+    /// Whether this process can make them: root, programs, and loop devices that it may really open. A container has the file and may not, and
+    /// a kernel may have the file and no devices.
     pub(super) fn is_possible() -> bool {
         let root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
         let program =
             |name: &str| PROGRAM_PATH.split(':').any(|folder| Path::new(folder).join(name).is_file());
-        root && Path::new("/dev/loop-control").exists()
-            && ["losetup", "mkfs.ext4", "debugfs"].into_iter().all(program)
+        root && ["losetup", "mkfs.ext4", "debugfs"].into_iter().all(program) && has_free_device()
     }
 
     pub(super) fn new(folder: PathBuf) -> Self {
@@ -176,6 +176,17 @@ impl Loopback {
         names.dedup();
         Ok(names)
     }
+}
+
+/// Whether the kernel names a loop device that is free, and it can be opened. Nothing is attached to it.
+fn has_free_device() -> bool {
+    let found =
+        std::process::Command::new("losetup").arg("--find").env_clear().env("PATH", PROGRAM_PATH).output();
+    let device = found.ok().filter(|found| found.status.success());
+    device.is_some_and(|device| {
+        let path = String::from_utf8_lossy(&device.stdout).trim().to_owned();
+        !path.is_empty() && std::fs::OpenOptions::new().read(true).write(true).open(path).is_ok()
+    })
 }
 
 /// Nothing to remove is success.
