@@ -19,8 +19,8 @@ nextest_version := 0.9.143
 # What runs on gVisor once more: attacks that meet the runtime, and not only what reads their output.
 gvisor_attacks := package(tests) & test(/attacks::/) & !test(/flood|odd_bytes|forges/)
 
-.PHONY: help setup run test test-s3 test-pooler test-next-schema lint bench bench-docs bench-peers openapi sandbox-image agent server-binary \
-	compose-test test-binaries bench-binaries nextest clean clean-host
+.PHONY: help setup run test test-s3 test-pooler test-next-schema lint bench bench-docs bench-peers bench-instructions openapi sandbox-image \
+	agent server-binary compose-test test-binaries bench-binaries nextest clean clean-host
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,11 +66,17 @@ bench: setup ## Measure a release build against its goals (ARGS="--quick --only 
 	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent bench-binaries
 	@target/release/toolhost-bench $(ARGS)
 
-bench-docs: ## Put the table and the picture of the last `make bench` into docs/performance.md
-	@awk -v table=target/bench/results.md '/^<!-- bench: begin/ { print; print ""; while ((getline line < table) > 0) print line; \
-		print "\n![The figures against their goals](performance.svg)\n"; old = 1 } /^<!-- bench: end/ { old = 0 } !old' \
-		docs/performance.md > target/bench/performance.md
-	@cp target/bench/results.svg docs/performance.svg && mv target/bench/performance.md docs/performance.md
+bench-docs: ## Put the tables and pictures of the last runs into docs/performance.md
+	@awk '/^<!-- [a-z]+: begin/ { print; file = "target/bench/" substr($$2, 1, length($$2) - 1) ".md"; \
+			if ((getline line < file) > 0) { old = 1; print ""; print line; while ((getline line < file) > 0) print line; print "" } next } \
+		/^<!-- [a-z]+: end/ { old = 0 } !old' docs/performance.md > target/bench/performance.new
+	@for picture in results waterfall; do [[ ! -e target/bench/$$picture.svg ]] || cp target/bench/$$picture.svg docs/performance-$$picture.svg; done
+	@mv target/bench/performance.new docs/performance.md
+
+bench-instructions: ## Count the instructions of what a call needs of the processor alone (installs valgrind where it is missing)
+	@deploy/host/setup.sh valgrind
+	@cargo build --release -p tests --bin toolhost-instructions
+	@target/release/toolhost-instructions
 
 bench-peers: ## Install what `make bench` compares us with (PyPI, npm), below target/bench-peers
 	@deploy/bench-peers/install.sh

@@ -3,12 +3,14 @@
 # are missing, saying first which, and starts a Docker engine if none answers.
 # Idempotent, and silent when there is nothing to do. It never starts an engine when
 # DOCKER_HOST is set, and `make clean-host` stops only an engine that was started here.
+# Arguments are further packages to install, whose programs have the same names.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 state=$root/.toolhost
 pid_file=$state/dockerd.pid
 log_file=$state/dockerd.log
 start_timeout_s=60
+further=("$@")
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -39,6 +41,7 @@ missing_packages() {
         pgbouncer:pgbouncer; do
         has "${pair%%:*}" || echo "${pair#*:}"
     done
+    for pair in "${further[@]}"; do has "$pair" || echo "$pair"; done
     has docker-compose || docker compose version >/dev/null 2>&1 || echo docker-compose
     compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || echo postgresql-15
     if [[ -z ${DOCKER_HOST:-} ]] && ! engine_answers; then

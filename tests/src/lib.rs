@@ -1,6 +1,7 @@
 //! The harness of the integration tests: a whole installation as a user would run it, and clients for it.
 
 pub mod client;
+pub mod collector;
 pub mod engine;
 pub mod host;
 pub mod process;

@@ -34,5 +34,6 @@ pub use metrics::describe_metrics;
 pub use openapi::openapi;
 pub use outgoing::{AskError, Endpoint, EndpointError, Plain};
 pub use serve::serve;
+pub use sse::encode_event;
 pub use state::{ApiError, ApiState, Ports};
 pub use tls::{Tls, TlsError, Trust};

@@ -1,70 +1,16 @@
 //! Traces and lines: one call's trace from the request to the process in the sandbox, as a collector gets it, and what a
 //! collector or a log that is down, slow or closed does to the service: nothing.
 
-use std::sync::{Arc, Mutex};
-
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Fact;
 use opentelemetry_proto::tonic::trace::v1::Span;
-use prost::Message;
 use serde_json::json;
+use tests::collector::{Collector, hex};
 use tests::{Client, Host, host, wait};
-use tokio::net::TcpListener;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
-
-/// Stands for the collector, which is not ours: takes OTLP as the standard has it and keeps the spans.
-struct Collector {
-    url: String,
-    spans: Arc<Mutex<Vec<Span>>>,
-}
-
-impl Collector {
-    async fn start() -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let url = format!("http://{}", listener.local_addr()?);
-        let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
-        let taken = Arc::clone(&spans);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let taken = Arc::clone(&taken);
-                let service = service_fn(move |request| take(request, Arc::clone(&taken)));
-                tokio::spawn(async move {
-                    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-                });
-            }
-        });
-        Ok(Self { url, spans })
-    }
-
-    fn of_trace(&self, trace: &str) -> Vec<Span> {
-        let spans = self.spans.lock().expect("not poisoned");
-        spans.iter().filter(|span| hex(&span.trace_id) == trace).cloned().collect()
-    }
-}
-
-async fn take(request: Request<Incoming>, taken: Arc<Mutex<Vec<Span>>>) -> Result<Response<Full<Bytes>>> {
-    ensure!(request.uri().path() == "/v1/traces", "{}", request.uri());
-    ensure!(request.headers()["content-type"] == "application/x-protobuf");
-    let body = request.into_body().collect().await?.to_bytes();
-    let export = ExportTraceServiceRequest::decode(body)?;
-    let spans = export.resource_spans.into_iter().flat_map(|of_resource| of_resource.scope_spans);
-    taken.lock().expect("not poisoned").extend(spans.flat_map(|of_scope| of_scope.spans));
-    Ok(Response::new(Full::default()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn fact(span: &Span, name: &str) -> Option<String> {
     let found = span.attributes.iter().find(|attribute| attribute.key == name)?;
@@ -139,7 +85,7 @@ async fn one_trace_runs_from_the_request_through_queue_and_worker_to_the_process
         );
         ensure!(process.end_time_unix_nano >= process.start_time_unix_nano);
 
-        let spans = format!("{:?}", collector.spans.lock().expect("not poisoned"));
+        let spans = format!("{:?}", collector.spans());
         let key = client.key().to_owned();
         let mut lines = String::new();
         for process in &mut host.processes {

@@ -4,8 +4,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use domain::Event;
 use serde_json::Value;
 
-/// A numbered event of a call.
-pub(crate) fn numbered(event: &Event) -> Bytes {
+/// A numbered event of a call, as a reader of its stream gets it.
+#[must_use]
+pub fn numbered(event: &Event) -> Bytes {
     let data = event.to_wire(|bytes| data_encoding::BASE64.encode(bytes));
     frame(Some(event.seq), event.body.kind(), &data)
 }

@@ -14,6 +14,8 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 
+pub use encode::numbered as encode_event;
+
 pub(crate) use calls::{CallSource, PAGE_BYTES, PAGE_EVENTS};
 pub(crate) use follow::{Asked, Rest, Source, open};
 pub(crate) use shells::{ShellItem, ShellSource};

@@ -203,7 +203,8 @@ impl<'a> Foreground<'a> {
     fn trace(&self, exit: &ExecExit) {
         let tenure = &self.ports.facts.tenure;
         let ended_at = tenure.store().clock().now();
-        let ran = i64::try_from(exit.duration_ms).unwrap_or(i64::MAX);
+        // The agent counts in whole milliseconds, which a short command has none of.
+        let ran = self.began.map_or(Duration::from_millis(exit.duration_ms), |began| began.elapsed());
         let mut facts = vec![
             ("operation", self.key.operation.to_string()),
             ("cpu_ms", exit.cpu_ms.to_string()),
@@ -215,7 +216,7 @@ impl<'a> Foreground<'a> {
         tenure.core.traces.past(PastSpan {
             name: "process",
             under: None,
-            started_at: ended_at - chrono::Duration::try_milliseconds(ran).unwrap_or_default(),
+            started_at: ended_at - chrono::Duration::from_std(ran).unwrap_or_default(),
             ended_at,
             facts,
         });

@@ -221,6 +221,30 @@ pub(crate) fn memory_mib(installation: &str) -> Result<Vec<f64>> {
     said.lines().map(|line| mib(line.split('/').next().unwrap_or(line).trim())).collect()
 }
 
+/// Time of the processor that everything in the installation's containers has used, in milliseconds, as their control groups tell.
+pub(crate) fn cpu_ms(installation: &str) -> Option<f64> {
+    let ids = engine::containers(installation).ok()?;
+    let mut arguments = vec!["inspect", "--format", "{{.State.Pid}}"];
+    arguments.extend(ids.iter().map(String::as_str));
+    engine::docker(&arguments).ok()?.lines().map(|pid| cpu_ms_of_group(pid.trim())).sum()
+}
+
+/// The same of the group of one process, in either version of control groups.
+fn cpu_ms_of_group(pid: &str) -> Option<f64> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    groups.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        if controllers.split(',').any(|controller| controller == "cpuacct") {
+            let text = std::fs::read_to_string(format!("/sys/fs/cgroup/cpuacct{path}/cpuacct.usage")).ok()?;
+            return Some(text.trim().parse::<f64>().ok()? / 1e6);
+        }
+        let stat = std::fs::read_to_string(format!("/sys/fs/cgroup{path}/cpu.stat")).ok()?;
+        let used = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+        controllers.is_empty().then_some(used.trim().parse::<f64>().ok()? / 1e3)
+    })
+}
+
 /// A size as the engine prints it, such as `3.9MiB`.
 fn mib(text: &str) -> Result<f64> {
     let at = text.find(|c: char| c.is_ascii_alphabetic()).context("a size without a unit")?;

@@ -23,6 +23,7 @@ pub(crate) struct Http {
     sender: SendRequest<Full<Bytes>>,
     address: String,
     credential: (&'static str, String),
+    traceparent: Option<String>,
     echo: Bytes,
 }
 
@@ -62,7 +63,18 @@ impl Http {
         let sender = open(address).await?;
         let echo = json!({"tool": "bash", "arguments": {"command": COMMAND}, "wait_ms": WAIT_MS});
         let (address, credential) = (address.to_owned(), (header, value.to_owned()));
-        Ok(Self { sender, address, credential, echo: Bytes::from(echo.to_string()) })
+        Ok(Self { sender, address, credential, traceparent: None, echo: Bytes::from(echo.to_string()) })
+    }
+
+    /// As [`Self::echo`], as a part of this trace (a `traceparent`).
+    ///
+    /// # Errors
+    /// As [`Self::echo`].
+    pub(crate) async fn traced_echo(&mut self, session: &Session, traceparent: &str) -> Result<Duration> {
+        self.traceparent = Some(traceparent.to_owned());
+        let taken = self.echo(session).await;
+        self.traceparent = None;
+        taken
     }
 
     /// Sends a request and reads the whole answer. A connection that the service has closed in a pause is opened anew.
@@ -78,8 +90,12 @@ impl Http {
             .uri(path)
             .header("host", &self.address)
             .header(self.credential.0, &self.credential.1)
-            .header("content-type", "application/json")
-            .body(Full::new(body))?;
+            .header("content-type", "application/json");
+        let request = match &self.traceparent {
+            Some(traceparent) => request.header("traceparent", traceparent),
+            None => request,
+        };
+        let request = request.body(Full::new(body))?;
         self.sender.ready().await?;
         let response = self.sender.send_request(request).await?;
         let status = response.status().as_u16();

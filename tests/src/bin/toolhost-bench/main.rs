@@ -16,6 +16,7 @@
 
 mod bench;
 mod container;
+mod cpu;
 mod figures;
 mod fork_exec;
 mod http;

@@ -52,6 +52,7 @@ pub(crate) struct Stack {
     postgres: Cluster,
     metrics_address: String,
     key: String,
+    traces_to: Option<String>,
     running: Option<Running>,
     // Released by the kernel however we end.
     _lock: File,
@@ -88,6 +89,7 @@ impl Stack {
             postgres,
             metrics_address,
             key,
+            traces_to: None,
             running: None,
             _lock: lock,
         };
@@ -164,7 +166,11 @@ impl Stack {
         Ok(fs::write(format!("/proc/{}/clear_refs", self.service()?), "5")?)
     }
 
-    fn service(&self) -> Result<u32> {
+    /// Process id of the service.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub(crate) fn service(&self) -> Result<u32> {
         Ok(self.running.as_ref().context("the service does not run")?.process.pid())
     }
 
@@ -211,6 +217,23 @@ impl Stack {
     pub(crate) async fn client(&self) -> Result<Http> {
         let running = self.running.as_ref().context("the service does not run")?;
         Http::connect(&running.address, &self.key).await
+    }
+
+    /// Process id of the database's server.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub(crate) fn postgres_pid(&self) -> Result<u32> {
+        self.postgres.pid().context("Postgres does not run")
+    }
+
+    /// Ends the service; from its next start on it exports its traces to this collector, or none.
+    ///
+    /// # Errors
+    /// When it does not end well.
+    pub(crate) fn export_traces_to(&mut self, url: Option<&str>) -> Result<()> {
+        self.traces_to = url.map(str::to_owned);
+        self.stop_service()
     }
 
     /// Name of the installation, on each container of its.
@@ -313,6 +336,9 @@ impl Stack {
             ("log.format", "json".to_owned()),
         ] {
             command.env(format!("TOOLHOST_{}", key.to_uppercase().replace('.', "__")), value);
+        }
+        if let Some(url) = &self.traces_to {
+            command.env("TOOLHOST_TELEMETRY__OTLP_ENDPOINT", url);
         }
         Ok(command)
     }

@@ -4,13 +4,14 @@ use std::fmt::Write;
 
 /// Colours by role. A page that is dark says so, and gets the second set.
 const STYLE: &str = "
-    svg { --page: #ffffff; --text: #1f2328; --faint: #59636e; --line: #d1d9e0; --good: #1a7f37; --away: #bc4c00; }
+    svg { --page: #ffffff; --text: #1f2328; --faint: #59636e; --line: #d1d9e0; --good: #1a7f37; --away: #bc4c00; --one: #0969da; --two: #8250df; --three: #1a7f37; }
     @media (prefers-color-scheme: dark) {
-        svg { --page: #0d1117; --text: #f0f6fc; --faint: #9198a1; --line: #3d444d; --good: #3fb950; --away: #f0883e; }
+        svg { --page: #0d1117; --text: #f0f6fc; --faint: #9198a1; --line: #3d444d; --good: #3fb950; --away: #f0883e; --one: #4493f8; --two: #ab7df8; --three: #3fb950; }
     }
     text { font: 13px ui-sans-serif, system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; fill: var(--text); }
     .title { font-size: 17px; font-weight: 600; }
     .faint { fill: var(--faint); font-size: 12px; }
+    .small { font-size: 11px; }
     .number { font-variant-numeric: tabular-nums; }
 ";
 
@@ -56,6 +57,14 @@ impl Picture {
     /// A filled circle.
     pub(crate) fn dot(&mut self, (x, y): (f64, f64), radius: f64, colour: &str) {
         let _ = writeln!(self.0, r#"<circle cx="{x:.1}" cy="{y:.1}" r="{radius}" fill="var(--{colour})"/>"#);
+    }
+
+    /// A filled rectangle from its upper left corner.
+    pub(crate) fn bar(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), colour: &str) {
+        let _ = writeln!(
+            self.0,
+            r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" rx="2" fill="var(--{colour})"/>"#
+        );
     }
 
     /// The whole picture, of this size. What it shows is said to those who cannot see it.

@@ -12,6 +12,7 @@ mod p08_first_byte;
 mod p09_bulk_output;
 mod p10_footprint;
 mod p11_growth;
+mod waterfall;
 
 use std::pin::Pin;
 
@@ -44,6 +45,7 @@ const ALL: &[Measure] = &[
     Measure { id: "P8", run: |bench| Box::pin(p08_first_byte::run(bench)) },
     Measure { id: "P9", run: |bench| Box::pin(p09_bulk_output::run(bench)) },
     Measure { id: "P10", run: |bench| Box::pin(p10_footprint::run(bench)) },
+    Measure { id: "trace", run: |bench| Box::pin(waterfall::run(bench)) },
     // Last, as it leaves a million calls behind.
     Measure { id: "P11", run: |bench| Box::pin(p11_growth::run(bench)) },
 ];

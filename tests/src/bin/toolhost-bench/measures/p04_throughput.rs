@@ -8,11 +8,12 @@ use futures_util::future::try_join_all;
 use serde_json::json;
 
 use crate::bench::Bench;
+use crate::cpu::CpuTimes;
 use crate::figures::Ratio;
 use crate::fork_exec;
 use crate::http::{Http, Session};
 use crate::peers::{SweRex, SweRexClient};
-use crate::report::{Goal, Row};
+use crate::report::{Goal, Row, Unit};
 use crate::window::Window;
 
 const CLIENTS: usize = 8;
@@ -36,10 +37,12 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
             their_clients.push(swe_rex.client().await?);
         }
     }
-    let (mut rates, mut against_swe_rex) = (Vec::new(), Vec::new());
+    let (mut rates, mut against_swe_rex, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..bench.effort.rounds {
         bench.progress.step("slices of calls and of processes in turn, round", round, bench.effort.rounds);
-        let ours = calls_per_second(&mut clients, slice).await?;
+        let before = CpuTimes::now(&bench.stack)?;
+        let (ours, calls) = calls_per_second(&mut clients, slice).await?;
+        cpu.push((CpuTimes::now(&bench.stack)?.since(&before), calls as f64));
         let theirs = tokio::task::spawn_blocking(move || processes_per_second(slice)).await??;
         rates.push((ours, theirs));
         if swe_rex.is_some() {
@@ -62,6 +65,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         } else {
             row(peer, Goal::AtLeast(5.0), against_swe_rex)
         },
+        cpu_row(&cpu),
     ])
 }
 
@@ -87,17 +91,31 @@ async fn executions_per_second(clients: &mut [SweRexClient], slice: Duration) ->
     Ok(window.rate(try_join_all(counts).await?))
 }
 
-async fn calls_per_second(clients: &mut [(Http, Session)], slice: Duration) -> Result<f64> {
+/// Time of the processor for each call, whoever of ours used it.
+fn cpu_row(cpu: &[(CpuTimes, f64)]) -> Row {
+    let each =
+        |part: fn(&CpuTimes) -> f64| Ratio::of(cpu.iter().map(|(times, calls)| part(times) / calls)).median;
+    let (service, postgres) = (each(|times| times.service), each(|times| times.postgres));
+    let sandboxes = each(|times| times.sandboxes.unwrap_or(f64::NAN));
+    let what = "CPU time of a call: service, database and sandbox";
+    Row::note("P4", what, service + postgres + sandboxes, Unit::Milliseconds)
+        .measured(format!("{service:.2} + {postgres:.2} + {sandboxes:.2} ms"))
+        .samples(json!({"service_ms": service, "postgres_ms": postgres, "sandbox_ms": sandboxes}))
+}
+
+async fn calls_per_second(clients: &mut [(Http, Session)], slice: Duration) -> Result<(f64, usize)> {
     let window = Window::from_now(slice);
     let counts = clients.iter_mut().map(async |(http, session)| {
-        let mut counted = 0_usize;
+        let (mut counted, mut calls) = (0_usize, 0_usize);
         while window.is_open() {
             http.echo(session).await?;
             counted += window.counts_now();
+            calls += 1;
         }
-        anyhow::Ok(counted)
+        anyhow::Ok((counted, calls))
     });
-    Ok(window.rate(try_join_all(counts).await?))
+    let (counts, calls): (Vec<_>, Vec<_>) = try_join_all(counts).await?.into_iter().unzip();
+    Ok((window.rate(counts), calls.iter().sum()))
 }
 
 fn processes_per_second(slice: Duration) -> Result<f64> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::json;
+use sqlx::{Connection, PgConnection};
 
 use crate::bench::Bench;
 use crate::figures::Ratio;
@@ -20,7 +21,8 @@ const PG_BOSS: (&str, Goal) = ("pg-boss, batches of 50", Goal::AtLeast(2.0));
 pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     bench.stack.stop_service()?;
     let slice = Duration::from_secs(bench.effort.slice_s);
-    let ours = OwnQueue::open(&bench.stack.new_database("bench_queue").await?).await?;
+    let database = bench.stack.new_database("bench_queue").await?;
+    let ours = OwnQueue::open(&database).await?;
     let mut peers = [
         (
             GRAPHILE,
@@ -41,6 +43,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         }
     }
     ours.close().await;
+    let disk = disk(&database).await?;
     let mut rows = Vec::new();
     for ((name, goal), peer, rates) in peers {
         let what = format!("no-op calls by 64 clients / {name}, per second");
@@ -70,7 +73,26 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         )
         .measured(format!("queued and claimed {:.0}/s", median(&claimed))),
     );
+    rows.push(disk);
     Ok(rows)
+}
+
+/// What calls leave in the database, with their events and audit rows.
+async fn disk(url: &str) -> Result<Row> {
+    let mut database = PgConnection::connect(url).await?;
+    let (calls, bytes): (i64, i64) =
+        sqlx::query_as("SELECT count(*), pg_database_size(current_database()) FROM calls")
+            .fetch_one(&mut database)
+            .await?;
+    database.close().await?;
+    let each = bytes as f64 / calls.max(1) as f64;
+    Ok(Row::note(
+        "P7",
+        "disk for a million no-op calls, audit trail included",
+        each * 1e6 / 1_048_576.0,
+        Unit::Mebibytes,
+    )
+    .measured(format!("{each:.0} bytes each, of {calls} calls")))
 }
 
 fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {

@@ -230,7 +230,8 @@ impl Report {
 
     /// For a page of documentation: what it was measured on, and the table.
     pub(crate) fn markdown(&self) -> String {
-        format!("{}.\n\n{}", self.facts(), self.table())
+        let picture = "![Each figure as a multiple of its goal](performance-results.svg)";
+        format!("{}.\n\n{}\n{picture}\n", self.facts(), self.table())
     }
 
     /// The table, in Markdown that reads well on a terminal too.
