@@ -25,15 +25,15 @@ pub(crate) struct Part {
 
 /// All of them.
 pub(crate) const ALL: &[Part] = &[
-    Part { name: "arguments of bash are validated", threshold: 0, prepare: arguments },
-    Part { name: "policy of four layers decides", threshold: 0, prepare: policy },
-    Part { name: "a call is admitted (arguments, policy and limits)", threshold: 0, prepare: admission },
-    Part { name: "an event of 64 bytes of output as SSE", threshold: 0, prepare: || output(64) },
-    Part { name: "an event of 64 KiB of output as SSE", threshold: 0, prepare: || output(65_536) },
-    Part { name: "the end of a call as SSE", threshold: 0, prepare: end },
-    Part { name: "a request to the agent, encoded and decoded", threshold: 0, prepare: request },
-    Part { name: "a frame of 64 bytes, encoded and decoded", threshold: 0, prepare: || frame(64) },
-    Part { name: "a frame of 64 KiB, encoded and decoded", threshold: 0, prepare: || frame(65_536) },
+    Part { name: "arguments of bash are validated", threshold: 7_600, prepare: arguments },
+    Part { name: "policy of four layers decides", threshold: 2_000, prepare: policy },
+    Part { name: "a call is admitted (arguments, policy and limits)", threshold: 11_800, prepare: admission },
+    Part { name: "an event of 64 bytes of output as SSE", threshold: 16_300, prepare: || output(64) },
+    Part { name: "an event of 64 KiB of output as SSE", threshold: 1_032_400, prepare: || output(65_536) },
+    Part { name: "the end of a call as SSE", threshold: 59_100, prepare: end },
+    Part { name: "a request to the agent, encoded and decoded", threshold: 29_900, prepare: request },
+    Part { name: "a frame of 64 bytes, encoded and decoded", threshold: 800, prepare: || frame(64) },
+    Part { name: "a frame of 64 KiB, encoded and decoded", threshold: 158_200, prepare: || frame(65_536) },
 ];
 
 fn bash() -> Value {

@@ -29,6 +29,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     let session = http.create_session().await?;
     bench.stack.pool_is_full(&mut bench.progress).await?;
     let (mut alone, mut crowd, mut ratios) = (Samples::default(), Samples::default(), Vec::new());
+    let mut grown_mib = Samples::default();
     let readers = if bench.effort.burst < 100 { CROWD / 10 } else { CROWD };
     for round in 0..bench.effort.rounds {
         bench.progress.step("streams, round", round, bench.effort.rounds);
@@ -36,7 +37,10 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         for _ in 0..ALONE {
             single.extend(&delays(bench, &mut http, &session, 1, "0.1").await?);
         }
+        bench.stack.reset_peak_memory()?;
+        let before = bench.stack.memory_kib("VmRSS")?;
         let many = delays(bench, &mut http, &session, readers, "5").await?;
+        grown_mib.push(bench.stack.memory_kib("VmHWM")?.saturating_sub(before) as f64 / 1024.0);
         ratios.push(many.p50() / single.p50());
         alone.extend(&single);
         crowd.extend(&many);
@@ -61,6 +65,13 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
             crowd.quantile(1.0),
             Unit::Milliseconds,
         ),
+        Row::note(
+            "P8",
+            "the service's memory at its peak over before, with many streams",
+            grown_mib.quantile(1.0),
+            Unit::Mebibytes,
+        )
+        .measured(format!("{readers} streams; of {} rounds the most", bench.effort.rounds)),
     ])
 }
 

@@ -75,6 +75,11 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     bench.stack.export_traces_to(None)?;
     traces.sort_by(|one, other| one.took.total_cmp(&other.took));
     let median = *traces.get(traces.len() / 2).context("no call was traced")?;
+    let words = format!(
+        "![One warm call of bash as spans on a scale of time](performance-waterfall.svg)\n\nThe median of {calls} calls, on {}.\n",
+        chrono::Utc::now().format("%Y-%m-%d")
+    );
+    std::fs::write(stack::folder()?.join("waterfall.md"), words)?;
     let path = stack::folder()?.join("waterfall.svg");
     std::fs::write(&path, draw(&median, calls))
         .with_context(|| format!("cannot write {}", path.display()))?;
