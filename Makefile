@@ -23,7 +23,7 @@ gvisor_attacks := package(tests) & test(/attacks::/) & !test(/flood|odd_bytes|fo
 	agent server-binary compose-test test-binaries bench-binaries nextest clean clean-host
 
 help: ## List what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install missing system packages and start a Docker engine if none answers
 	@deploy/host/setup.sh
