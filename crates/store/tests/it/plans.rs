@@ -269,7 +269,7 @@ async fn retention_drops_the_days_that_are_over_and_nothing_else() -> Result<()>
     let days = "SELECT count(DISTINCT (created_at AT TIME ZONE 'UTC')::date) FROM calls";
     let before: i64 = sqlx::query_scalar(days).fetch_one(&mut past.superuser).await?;
     ensure!(before >= 6, "the past has only {before} days");
-    let retention = Retention { calls_days: 3, events_days: 2, output_days: 1, ..Retention::default() };
+    let retention = Retention { calls_days: 3, events_days: 2, output_days: 1 };
     let dropped = past.store.drop_old(retention).await?;
     ensure!(dropped.calls > 0 && dropped.events > dropped.calls, "{dropped:?}");
     let too_old = "SELECT count(*) FROM calls WHERE (created_at AT TIME ZONE 'UTC')::date < (now() AT TIME ZONE 'UTC')::date - 3";
