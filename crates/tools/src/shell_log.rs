@@ -92,7 +92,7 @@ pub(crate) async fn find(cx: &Context, text: &str) -> Result<Shell, ToolError> {
         .await?
         .into_iter()
         // Not one that was started after this call: a run again of it must mean the same shell.
-        .filter(|shell| shell.call_id < cx.call_id)
+        .filter(|shell| shell.call_id <= cx.call_id)
         .find(|shell| shell.name.as_ref().is_some_and(|name| name.as_str() == text));
     newest.ok_or_else(|| {
         let message = format!("No command of this session was started in the background as {text}.");

@@ -299,8 +299,8 @@ async fn a_call_in_line_can_be_ended_after_its_worker_died() {
         for (kind, set, show) in [("bash", "N=1", "echo $N"), ("python", "N = 1", "print(N)")] {
             let (first, of) = line(client, &session, kind, kind).await?;
             let mut calls = vec![first];
-            for (code, timeout_ms) in [(set, 300_000), (set, 3_000), (show, 300_000)] {
-                calls.push(client.submit_with(&session, of(code, timeout_ms)).await?);
+            for code in [set, show] {
+                calls.push(client.submit_with(&session, of(code, 300_000)).await?);
             }
             for call in &calls {
                 tests::wait::until("it is in line", async || {
@@ -314,8 +314,6 @@ async fn a_call_in_line_can_be_ended_after_its_worker_died() {
         host.set("worker.end_sessions_at_exit", "true");
         host.worker()?;
         for calls in &lines {
-            let timed_out = client.ended(&calls[2]).await?;
-            ensure!(timed_out["status"] == "timed_out" && timed_out["attempt"] == 2, "{timed_out:#}");
             client.post(&format!("/v1/calls/{}/cancel", calls[1]), &json!({})).await?;
             let cancelled = client.ended(&calls[1]).await?;
             ensure!(cancelled["status"] == "cancelled" && cancelled["attempt"] == 2, "{cancelled:#}");
@@ -324,10 +322,10 @@ async fn a_call_in_line_can_be_ended_after_its_worker_died() {
         client.bash(&session, "touch bash python").await?;
         for calls in &lines {
             ensure!(client.ended(&calls[0]).await?["status"] == "succeeded");
-            let last = client.ended(&calls[3]).await?;
+            let last = client.ended(&calls[2]).await?;
             ensure!(
                 last["result"]["structured"]["stdout"] == "0\n",
-                "neither of the ended ones ran: {last:#}"
+                "what was cancelled has not run: {last:#}"
             );
         }
         Ok(())

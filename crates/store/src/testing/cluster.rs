@@ -93,7 +93,7 @@ fn url(directory: &Path, database: &str) -> String {
 
 fn start_server(directory: &Path) -> Result<()> {
     let (data, log) = (directory.join("data"), directory.join("log"));
-    let options = format!("-c unix_socket_directories={} -c listen_addresses=", directory.display());
+    let options = format!("-c unix_socket_directories={}", directory.display());
     server(&["-D", &text(&data), "-l", &text(&log), "-o", &options, "-w", "-s", "start"])
 }
 
@@ -153,7 +153,7 @@ async fn template() -> Result<PathBuf> {
     ]))?;
     fs::write(data.join("postgresql.auto.conf"), "fsync = off\nfull_page_writes = off\n")?;
     let settings = fs::read_to_string(data.join("postgresql.conf"))?;
-    let ours = "max_connections = 200\nshared_buffers = 32MB\nmax_wal_size = 64MB\nmin_wal_size = 8MB\n";
+    let ours = "listen_addresses = ''\nmax_connections = 200\nshared_buffers = 32MB\nmax_wal_size = 64MB\nmin_wal_size = 8MB\n";
     fs::write(data.join("postgresql.conf"), settings + ours)?;
     let cluster = Cluster::supervise(directory.clone())?;
     let mut connection = connect(&cluster).await?;

@@ -13,5 +13,6 @@ mod leases;
 mod plans;
 mod restore;
 mod sessions;
+mod tls;
 mod upgrades;
 mod usage;
