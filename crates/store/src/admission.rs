@@ -163,7 +163,8 @@ impl Store {
             }
             AdmitSession::OneShot(new) => {
                 let new = new.clone();
-                self.admit_one_shot(id, &new, admission).await
+                // Boxed, as it is far larger than the way that most calls take.
+                Box::pin(self.admit_one_shot(id, &new, admission)).await
             }
         }
     }
