@@ -65,7 +65,7 @@ pub enum Request {
     /// worker are written to an open stdin. Only the newest stream of an operation gets its output.
     Exec(ExecRequest),
     /// End an operation's whole process tree, or send it one signal. Reply: [`Reply::Done`] once the tree is gone (or
-    /// the signal is sent); [`ErrorCode::NotFound`] for an operation that never was.
+    /// the signal is sent); [`crate::ErrorCode::NotFound`] for an operation that never was.
     Kill(KillRequest),
     /// Write to the open stdin of a running operation, at most once per `key`. Reply: [`Reply::StdinWritten`].
     WriteStdin {
@@ -142,7 +142,7 @@ pub enum Request {
         /// Call or shell id.
         owner: String,
     },
-    /// A request kind of a newer worker; answered with [`ErrorCode::Unsupported`].
+    /// A request kind of a newer worker; answered with [`crate::ErrorCode::Unsupported`].
     #[serde(other)]
     Unknown,
 }
