@@ -83,6 +83,9 @@ impl Endpoint {
             Some("http") if here || plain == Plain::Anywhere => false,
             _ => return Err(EndpointError::Url("without https")),
         };
+        if !secure && ca.is_some() {
+            return Err(EndpointError::Url("without https, and a file with whom to trust"));
+        }
         Ok(Self {
             authority: authority.as_str().to_owned(),
             port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),

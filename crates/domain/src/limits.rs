@@ -36,6 +36,8 @@ pub const TENANT_SHARE_OF_REQUESTS: usize = 8;
 /// Credentials of one address that are being looked at in one process at the same time; further ones wait, without a place among the
 /// requests under way: whoever shows none that are valid delays nobody else.
 pub const AUTHENTICATIONS_PER_ADDRESS: usize = 64;
+/// Longest wait for that: a little more than one statement may take, in milliseconds. Then the answer is 503 and not silence.
+pub const AUTHENTICATION_WAIT_MS: u64 = 5_000;
 /// Streams of one HTTP/2 connection: as many calls as one client sensibly waits for at a time. Others wait on the client's side.
 pub const HTTP2_STREAMS: u32 = 128;
 /// Keys of one tenant that are valid at the same time; and as many again that are being replaced.

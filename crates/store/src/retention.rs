@@ -46,7 +46,7 @@ impl TenantRetention {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Output,
     Events,
@@ -178,7 +178,8 @@ async fn prune_batch(conn: &mut Conn, tenant: TenantId, kind: Kind, before: Date
         .all(
             sqlx::query(
                 "SELECT c.id, c.output_owner, EXISTS (SELECT FROM shells h WHERE h.session_id = c.session_id
-                         AND h.call_id = c.id AND h.status = 'running') AS runs
+                         AND h.call_id = c.id AND h.status = 'running') AS runs,
+                     ARRAY(SELECT h.output_owner FROM shells h WHERE h.session_id = c.session_id AND h.call_id = c.id) AS logs
                  FROM calls c WHERE c.tenant_id = $1 AND c.id < $2
                    AND ($3 <> 'calls' OR c.id <= ALL (SELECT until FROM tenant_pruned
                        WHERE tenant_id = $1 AND kind IN ('output', 'events')))
@@ -192,16 +193,19 @@ async fn prune_batch(conn: &mut Conn, tenant: TenantId, kind: Kind, before: Date
             .bind(BATCH),
         )
         .await?;
-    let calls = read(PRUNE, &rows, |row| {
-        Ok((
-            row.try_get::<Uuid, _>("id")?,
-            row.try_get::<Uuid, _>("output_owner")?,
-            row.try_get::<bool, _>("runs")?,
-        ))
+    let mut calls = read(PRUNE, &rows, |row| {
+        let mut logs: Vec<Uuid> = row.try_get("logs")?;
+        logs.push(row.try_get("output_owner")?);
+        Ok((row.try_get::<Uuid, _>("id")?, logs, row.try_get::<bool, _>("runs")?))
     })?;
+    if kind == Kind::Output {
+        // The mark stays before a call whose shell still runs, which would never be looked at again.
+        let over = calls.iter().position(|(.., runs)| *runs).unwrap_or(calls.len());
+        calls.truncate(over);
+    }
     let Some((until, ..)) = calls.last() else { return Ok(0) };
     let ids: Vec<Uuid> = match kind {
-        Kind::Output => calls.iter().filter(|(.., runs)| !runs).map(|(_, owner, _)| *owner).collect(),
+        Kind::Output => calls.iter().flat_map(|(_, logs, _)| logs).copied().collect(),
         Kind::Events | Kind::Calls => calls.iter().map(|(id, ..)| *id).collect(),
     };
     conn.execute(

@@ -171,6 +171,26 @@ fn nothing_is_missed_where_directories_appear_and_move() {
 }
 
 #[test]
+fn a_directory_that_left_and_came_back_is_still_watched() {
+    use ChangeKind::{Created, Deleted};
+    let mut sandbox = Sandbox::start();
+    let mut worker = sandbox.worker();
+    worker.sh("mkdir -p away project/d");
+    let mut project = watch(&mut worker, "project", true);
+    for round in 0..20 {
+        let (left, end) = (format!("d/left{round}"), format!("end{round}"));
+        worker.sh(&format!("mv project/d away/d; mv away/d project/d; touch project/{end}"));
+        project.until(&mut worker, Created, &end);
+        // Longer than the other half of a move is waited for.
+        worker.sh("mv project/end* away/; touch project/later");
+        project.until(&mut worker, Deleted, &end);
+        project.until(&mut worker, Created, "later");
+        worker.sh(&format!("touch project/{left}; rm project/later"));
+        project.until(&mut worker, Created, &left);
+    }
+}
+
+#[test]
 fn what_is_lost_is_said_and_what_comes_after_is_not() {
     let mut sandbox = Sandbox::start();
     let mut worker = sandbox.worker();

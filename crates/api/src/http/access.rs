@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -17,7 +18,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use domain::{Code, OperatorContext, Scope, TenantContext};
+use domain::{Code, OperatorContext, Scope, TenantContext, limits};
 use serde_json::Value;
 use store::{AuditRow, Authenticated};
 
@@ -181,7 +182,14 @@ async fn admit<'a>(gate: &'a Gate, access: Access, parts: &Parts) -> Result<Admi
     if bound.is_some_and(|target| !path.starts_with(&target.prefix())) {
         return Err(access::unauthenticated().into());
     }
-    let turn = gate.turns.wait(address).await;
+    let wait = Duration::from_millis(limits::AUTHENTICATION_WAIT_MS);
+    let Ok(turn) = tokio::time::timeout(wait, gate.turns.wait(address)).await else {
+        let problem = Problem::new(
+            Code::Capacity,
+            "As many credentials of this address as may are being looked at, and none was done in time.",
+        );
+        return Err(problem.retry_after_ms(1_000).into());
+    };
     let authenticated = access::authenticate(state, &mut credential).await?;
     drop(turn);
     let Ok(place) = gate.places.try_acquire() else {

@@ -39,7 +39,7 @@ pub(crate) async fn get_health() -> impl IntoResponse {
 /// Can the process serve?
 ///
 /// The database answers and has every migration of this binary (and may have newer ones that leave it what it uses), the container engine answers and has the default image, and the
-/// process is not shutting down.
+/// process is not shutting down. What was found is told for another quarter of a second to whoever asks.
 #[utoipa::path(get, path = "/readyz", tag = "operation",
     responses(
         (status = 200, description = "It can.", body = Readiness),

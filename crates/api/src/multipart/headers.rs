@@ -26,6 +26,9 @@ pub(super) fn file_name(headers: &[u8]) -> Result<String, Problem> {
         std::str::from_utf8(headers).map_err(|_| malformed("the headers of a part are not UTF-8"))?;
     let mut name = None;
     for line in headers.split("\r\n") {
+        if line.contains(|c: char| c.is_control() && c != '\t') {
+            return Err(malformed("a header of a part has a control character in it"));
+        }
         let (header, value) =
             line.split_once(':').ok_or_else(|| malformed("a header of a part has no name"))?;
         if header.is_empty() || header.contains(|c: char| c.is_whitespace() || c.is_control()) {

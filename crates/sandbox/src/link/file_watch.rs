@@ -12,8 +12,8 @@ use crate::LinkError;
 
 /// Time for an agent to find all directories.
 const BEGIN_LIMIT: Duration = Duration::from_secs(60);
-/// Longest change: two paths as JSON.
-const LINE_BYTES: usize = 128 * 1024;
+/// Longest change: two paths of 64 names as JSON, each character escaped.
+const LINE_BYTES: usize = 256 * 1024;
 
 /// What a watch tells.
 #[derive(Debug, Clone, PartialEq)]

@@ -208,6 +208,17 @@ async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
         }
         ids.push(of_tenant);
     }
+    // A shell of the call of three days ago has a log of its own.
+    let [_, three, _] = ids[0][..] else { bail!("three") };
+    let log = uuid::Uuid::from_u128(three.uuid().as_u128() ^ 1);
+    for statement in [
+        "INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, status, ended_at)
+             SELECT $1, tenant_id, session_id, id, 0, $1, 'true', 'exited', now() FROM calls WHERE id = $2",
+        "INSERT INTO output_chunks (owner, log_offset, tenant_id, stream, stream_offset, bytes)
+             SELECT $1, 0, tenant_id, 1, 0, 'log' FROM calls WHERE id = $2",
+    ] {
+        sqlx::query(statement).bind(log).bind(three.uuid()).execute(&mut raw).await?;
+    }
     let retention = TenantRetention { calls_days: Some(4), events_days: None, output_days: Some(1) };
     store.set_tenant_retention(&operator(), context.tenant_id(), retention).await?;
     let installation = Retention { output_days: 7, events_days: 7, calls_days: 30 };
@@ -218,6 +229,11 @@ async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
     assert!(store.get_call(&context, five).await.is_err());
     assert_eq!(store.get_call(&context, three).await?.status, domain::CallStatus::Succeeded);
     assert!(store.events(&context, three, 0, 100, 1_000).await?.pruned_before.is_some());
+    let logs: i64 = sqlx::query_scalar("SELECT count(*) FROM output_chunks WHERE owner = $1")
+        .bind(log)
+        .fetch_one(&mut raw)
+        .await?;
+    assert_eq!(logs, 0, "its shell's log as well");
     assert_eq!(store.events(&context, today, 0, 100, 1_000).await?.events.len(), 3);
     for call in &ids[1] {
         assert_eq!(store.events(&other, *call, 0, 100, 1_000).await?.events.len(), 3);

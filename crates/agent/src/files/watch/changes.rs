@@ -106,6 +106,17 @@ impl Changes {
         Some(child)
     }
 
+    /// A directory is watched again, or still: that it left some place ends nothing.
+    pub(super) fn keep(&mut self, watch: i32) {
+        for pending in &mut self.queue {
+            if let What::Leaving { child, .. } = &mut pending.what
+                && *child == Some(watch)
+            {
+                *child = None;
+            }
+        }
+    }
+
     /// What left before `before` has not come anywhere. Directories that are watched no more.
     pub(super) fn give_up(&mut self, before: Instant) -> Vec<i32> {
         let mut gone = Vec::new();
@@ -160,6 +171,16 @@ mod tests {
         changes.push(pending(What::Modified, "a"));
         assert!(changes.pop().is_some(), "what was told may happen again");
         assert_eq!((changes.bytes, changes.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn a_directory_that_has_come_back_is_not_given_up() {
+        let mut changes = Changes::default();
+        let now = Instant::now();
+        changes.push(pending(What::Leaving { cookie: 1, since: now, child: Some(7) }, "a"));
+        changes.keep(7);
+        assert!(changes.give_up(now).is_empty(), "it is watched");
+        assert_eq!(changes.pop().map(|gone| gone.what), Some(What::Deleted));
     }
 
     #[test]

@@ -64,6 +64,10 @@ impl OpenWatch {
             let what = What::Leaving { cookie: event.cookie, since: Instant::now(), child };
             self.say(what, watch, name, is_directory);
         } else if said.contains(Said::IN_DELETE) {
+            // The kernel ends its watch later, when nothing holds it any more; another one of the name may be there by then.
+            if is_directory && let Some(child) = self.tree.child(watch, name) {
+                self.leave(child);
+            }
             self.say(What::Deleted, watch, name, is_directory);
         } else {
             self.say(What::Modified, watch, name, is_directory);
@@ -86,10 +90,8 @@ impl OpenWatch {
     ) -> Result<(), Stop> {
         if let Some((own, what)) = self.saving.take() {
             if own == cookie {
-                // It may have been found there already, whole.
-                if !was_told {
-                    self.say(what, watch, name, false);
-                }
+                // It may have been found there already, as it was before or is now.
+                self.say(if was_told { What::Modified } else { what }, watch, name, false);
                 return Ok(());
             }
             self.saving = Some((own, what));
@@ -109,6 +111,8 @@ impl OpenWatch {
             None => {
                 if !was_told {
                     self.say(What::Created, watch, name, is_directory);
+                } else if !is_directory {
+                    self.say(What::Modified, watch, name, is_directory);
                 }
                 self.see(top, watch, name, is_directory)
             }

@@ -65,6 +65,8 @@ impl OpenWatch {
             Err(_) => return Ok(None),
         };
         let is_new = !self.tree.knows(watch);
+        // It may have left and come back by ways of which only the halves were seen.
+        self.changes.keep(watch);
         self.tree.put(watch, Some(above), name)?;
         Ok(is_new.then_some(watch))
     }

@@ -130,7 +130,10 @@ impl OpenWatch {
     /// Looks at what has happened, as much of it as fits a step.
     pub(crate) fn step(mut self: Box<Self>) -> WatchStep {
         let mut lines = Vec::new();
-        let next = match self.advance(&mut lines) {
+        let advanced = self.advance(&mut lines);
+        // What is held open is not gone for the kernel, which says so only then.
+        self.here = None;
+        let next = match advanced {
             Ok(true) => Next::More(self),
             Ok(false) => Next::Quiet(self),
             Err(stop) => Next::Ended(stop.told()),
@@ -140,7 +143,6 @@ impl OpenWatch {
 
     /// True when there is more to tell.
     fn advance(&mut self, lines: &mut Vec<u8>) -> Result<bool, Stop> {
-        self.here = None;
         let top = self.find().ok().filter(|top| self.is_top(top));
         self.is_gone |= top.is_none();
         let is_drained = self.gather(top.as_ref())?;
