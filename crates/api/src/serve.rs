@@ -5,9 +5,10 @@
 //! `axum::serve` sets no timeouts. Here a request's head has to arrive in time (`header_read_timeout`, and before that the first bytes,
 //! by which the HTTP version is told), and a client has to take what is sent to it: a socket that takes nothing for longer than a
 //! stream's stall time is closed, because a body that nobody polls cannot notice that by itself. A body that does not arrive is the
-//! extractor's to notice.
+//! extractor's to notice. A connection without a request is closed after the time for a head, whichever version it speaks.
 
 mod guard;
+mod idle;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use self::guard::Guarded;
+use self::idle::Activity;
 use crate::http::PeerAddress;
 use crate::metrics::Counted;
 use crate::state::ApiState;
@@ -152,17 +154,21 @@ async fn connection(
         .max_concurrent_streams(limits::HTTP2_STREAMS)
         .max_header_list_size(32 * 1024)
         .max_send_buf_size(64 * 1024);
+    let activity = Activity::default();
+    let counted = activity.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let open = counted.begin();
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(PeerAddress(peer));
-        router.clone().oneshot(request)
+        let answered = router.clone().oneshot(request);
+        async move { answered.await.map(|response| open.held_by(response)) }
     });
     let io = TokioIo::new(Guarded::new(stream, config.header_timeout, config.streams.stall));
     let connection = builder.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,
-        () = closing.cancelled() => {
+        () = async { tokio::select! { () = closing.cancelled() => {}, () = activity.idle(config.header_timeout) => {} } } => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

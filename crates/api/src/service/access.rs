@@ -7,6 +7,7 @@ use domain::{Code, OperatorContext, Principal, Scope, TenantContext, TenantId, T
 use store::{AuthRefusal, Authenticated, StoreError};
 
 use super::rates;
+use crate::jwt::{Refusal, Verified};
 use crate::problem::Problem;
 use crate::signature::{StreamToken, Target};
 use crate::state::ApiState;
@@ -59,6 +60,20 @@ impl std::fmt::Debug for Credential {
     }
 }
 
+/// What a credential is found to be without asking the database.
+enum Shown<'a> {
+    Key(&'a str),
+    Token(Option<StreamToken>),
+    Jwt(Result<Verified, Refusal>),
+}
+
+impl Shown<'_> {
+    /// Nobody guesses a signature: who shows a good one is not what an address is throttled for.
+    fn is_signed(&self) -> bool {
+        matches!(self, Self::Token(Some(_)) | Self::Jwt(Ok(_)))
+    }
+}
+
 /// The one answer to every credential that is not valid now.
 pub(crate) fn unauthenticated() -> Problem {
     Problem::new(
@@ -72,11 +87,21 @@ pub(crate) async fn authenticate(
     state: &ApiState,
     credential: &mut Credential,
 ) -> Result<Authenticated, Problem> {
-    rates::admit_address(state, credential.address, credential.text())?;
-    let outcome = match &credential.presented {
-        Presented::Key(key) => state.store.authenticate(key, credential.address).await,
-        Presented::Token(token) => by_token(state, token, credential.address).await,
-        Presented::Jwt(text) => match by_jwt(state, text, credential.address).await {
+    let now = state.store.clock().now();
+    let shown = match &credential.presented {
+        Presented::Key(key) => Shown::Key(key),
+        Presented::Token(token) => Shown::Token(state.signer.read_stream_token(token, now)),
+        Presented::Jwt(text) => Shown::Jwt(state.issuers.verify(text, now).await),
+    };
+    let is_signed = shown.is_signed();
+    rates::admit_address(state, credential.address, credential.text(), is_signed)?;
+    let outcome = match shown {
+        Shown::Key(key) => state.store.authenticate(key, credential.address).await,
+        Shown::Token(Some(token)) => {
+            live_key(state, &token, credential.address).await.map(Authenticated::Tenant)
+        }
+        Shown::Token(None) => Err(AuthRefusal::Malformed),
+        Shown::Jwt(verified) => match by_jwt(state, verified, credential.address).await {
             Ok((authenticated, until)) => {
                 credential.until = Some(until);
                 Ok(authenticated)
@@ -100,7 +125,7 @@ pub(crate) async fn authenticate(
             | AuthRefusal::Expired
             | AuthRefusal::Token(_),
         ) => {
-            rates::failed(state, credential.address, credential.text());
+            rates::failed(state, credential.address, credential.text(), is_signed);
             Err(unauthenticated())
         }
     }
@@ -120,7 +145,10 @@ pub(crate) enum Standing {
 pub(crate) async fn standing(state: &ApiState, credential: &Credential, needs: &[Scope]) -> Standing {
     let authenticated = match &credential.presented {
         Presented::Key(key) => state.store.authenticate(key, credential.address).await,
-        Presented::Jwt(text) => by_jwt(state, text, credential.address).await.map(|(who, _)| who),
+        Presented::Jwt(text) => {
+            let verified = state.issuers.verify(text, state.store.clock().now()).await;
+            by_jwt(state, verified, credential.address).await.map(|(who, _)| who)
+        }
         // A stream outlives the URL that opened it, but not the key that made the URL.
         Presented::Token(token) => match state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC) {
             Some(token) => live_key(state, &token, credential.address).await.map(Authenticated::Tenant),
@@ -150,10 +178,10 @@ pub(crate) fn bound_to(state: &ApiState, credential: &Credential) -> Option<Targ
 /// The context of an issuer's token, and until when it holds.
 async fn by_jwt(
     state: &ApiState,
-    text: &str,
+    verified: Result<Verified, Refusal>,
     address: Option<IpAddr>,
 ) -> Result<(Authenticated, DateTime<Utc>), AuthRefusal> {
-    match state.issuers.verify(text, state.store.clock().now()).await {
+    match verified {
         Ok(verified) => {
             let authenticated = match state.store.authenticate_subject(&verified.subject, address).await? {
                 Authenticated::Tenant(context) => Authenticated::Tenant(context.until(Some(verified.until))),
@@ -163,16 +191,6 @@ async fn by_jwt(
         }
         Err(reason) => Err(state.store.refuse_token(reason, address).await),
     }
-}
-
-async fn by_token(
-    state: &ApiState,
-    token: &str,
-    address: Option<IpAddr>,
-) -> Result<Authenticated, AuthRefusal> {
-    let now = state.store.clock().now();
-    let token = state.signer.read_stream_token(token, now).ok_or(AuthRefusal::Malformed)?;
-    live_key(state, &token, address).await.map(Authenticated::Tenant)
 }
 
 /// The context of the key that made a token, as long as key and tenant are good. It may read what the token is for, if the key

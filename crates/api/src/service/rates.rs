@@ -6,8 +6,9 @@
 //!   token subject's) own. So many keys of one tenant share
 //!   one quota, and one key cannot use up more than its own.
 //! * A batch takes one for each of its calls: else a limit of requests would be one of a hundred times as many calls.
-//! * An address that presents many wrong credentials is refused before anything is checked, so that guessing costs us nothing. A
-//!   credential that was right in the last minutes still passes from there: a proxy or an office must not be locked out by one bad client.
+//! * An address that presents many wrong credentials is refused before the database is asked, so that guessing costs us next to nothing.
+//!   A credential that was right in the last minutes still passes from there, and so does a new one with a good signature (a renewed
+//!   token, a signed URL): a proxy or an office must not be locked out by one bad client.
 //! * What is remembered of a credential is its SHA-256.
 
 use std::collections::HashMap;
@@ -24,10 +25,10 @@ use crate::rates::{Buckets, Quota};
 use crate::service::policies::layers;
 use crate::state::ApiState;
 
-/// How long a credential that was right passes a throttled address.
-const TRUST: Duration = Duration::from_secs(600);
+/// How long it is remembered that a credential was right, or that a signed one was wrong all the same.
+const REMEMBERED: Duration = Duration::from_secs(600);
 /// Credentials that are remembered at once.
-const TRUSTED: usize = 10_000;
+const CREDENTIALS: usize = 10_000;
 
 /// What this process counts.
 #[derive(Debug, Default)]
@@ -35,7 +36,8 @@ pub(crate) struct Rates {
     tenants: Buckets<TenantId>,
     callers: Buckets<Caller>,
     failures: Buckets<IpAddr>,
-    trusted: Mutex<HashMap<[u8; 32], Instant>>,
+    /// Credentials that were looked at: until when that is remembered, and whether they were right.
+    known: Mutex<HashMap<[u8; 32], (Instant, bool)>>,
 }
 
 /// Whose own limit it is: a key's, or the subject's of an issuer's token.
@@ -111,33 +113,41 @@ fn limits(state: &ApiState, context: &TenantContext) -> (u32, u32) {
     (effective_limits(&of_tenant).requests_per_minute, effective_limits(&all).requests_per_minute)
 }
 
-/// Refuses an address that has shown too many wrong credentials, unless this one was right a while ago.
+/// Refuses an address that has shown too many wrong credentials, unless this one was right a while ago or has a good signature and was
+/// not wrong for another reason a while ago.
 pub(crate) fn admit_address(
     state: &ApiState,
     address: Option<IpAddr>,
     credential: &str,
+    is_signed: bool,
 ) -> Result<(), Problem> {
     let Some(address) = address else { return Ok(()) };
     let (rates, now) = (&state.rates, Instant::now());
     let quota = rates.failures.look(&subject(address), state.config.failed_auth_per_minute, now);
-    if quota.wait.is_zero() || rates.trusts(credential, now) {
+    if quota.wait.is_zero() || rates.was_right(credential, now).unwrap_or(is_signed) {
         return Ok(());
     }
     let detail = "Too many requests with wrong credentials came from this address.";
     Err(refused(detail.to_owned(), quota.wait))
 }
 
-/// Counts a wrong credential. One that was right before (a key that was revoked meanwhile) passes no longer.
-pub(crate) fn failed(state: &ApiState, address: Option<IpAddr>, credential: &str) {
-    state.rates.distrust(credential);
+/// Counts a wrong credential. One that was right before (a key that was revoked meanwhile), or has a good signature all the same (a URL
+/// of such a key), passes no longer.
+pub(crate) fn failed(state: &ApiState, address: Option<IpAddr>, credential: &str, is_signed: bool) {
+    let now = Instant::now();
+    if is_signed {
+        state.rates.remember(credential, false, now);
+    } else {
+        state.rates.forget(credential);
+    }
     if let Some(address) = address {
-        state.rates.failures.take(subject(address), state.config.failed_auth_per_minute, Instant::now());
+        state.rates.failures.take(subject(address), state.config.failed_auth_per_minute, now);
     }
 }
 
 /// Remembers a right one.
 pub(crate) fn succeeded(state: &ApiState, credential: &str) {
-    state.rates.trust(credential, Instant::now());
+    state.rates.remember(credential, true, Instant::now());
 }
 
 fn refused(detail: String, wait: Duration) -> Problem {
@@ -154,26 +164,27 @@ fn subject(address: IpAddr) -> IpAddr {
 }
 
 impl Rates {
-    fn trust(&self, credential: &str, now: Instant) {
-        let mut trusted = self.trusted.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if trusted.len() >= TRUSTED {
-            trusted.retain(|_, until| *until > now);
-            if trusted.len() > TRUSTED / 2 {
-                trusted.clear();
+    fn remember(&self, credential: &str, is_right: bool, now: Instant) {
+        let mut known = self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if known.len() >= CREDENTIALS {
+            known.retain(|_, (until, _)| *until > now);
+            if known.len() > CREDENTIALS / 2 {
+                known.clear();
             }
         }
-        trusted.insert(Sha256::digest(credential).into(), now + TRUST);
+        known.insert(Sha256::digest(credential).into(), (now + REMEMBERED, is_right));
     }
 
-    fn distrust(&self, credential: &str) {
+    fn forget(&self, credential: &str) {
         let digest: [u8; 32] = Sha256::digest(credential).into();
-        self.trusted.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&digest);
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&digest);
     }
 
-    fn trusts(&self, credential: &str, now: Instant) -> bool {
+    /// What was found of it a while ago, if that is remembered.
+    fn was_right(&self, credential: &str, now: Instant) -> Option<bool> {
         let digest: [u8; 32] = Sha256::digest(credential).into();
-        let trusted = self.trusted.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        trusted.get(&digest).is_some_and(|until| *until > now)
+        let known = self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        known.get(&digest).filter(|(until, _)| *until > now).map(|(_, is_right)| *is_right)
     }
 }
 

@@ -217,6 +217,49 @@ async fn what_is_too_large_or_too_slow_is_cut() {
     assert_eq!(client.get("/v1/me").await.status, 200);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_http_2_without_a_request_is_closed_and_one_with_a_stream_is_not() {
+    let app = App::with(|config| {
+        config.header_timeout = Duration::from_millis(500);
+        config.streams.heartbeat = Duration::from_millis(200);
+    })
+    .await;
+    let client = app.client().await;
+    let call = client.submit(&client.session().await).await;
+    let http = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().expect("a client");
+    let request = http.get(format!("{}/v1/calls/{call}/events", app.base)).bearer_auth(&client.key);
+    let mut stream = request.send().await.expect("an answer");
+    assert_eq!((stream.status().as_u16(), stream.version()), (200, reqwest::Version::HTTP_2));
+    // Its peer is there: it takes part in HTTP/2 and answers pings. It only asks nothing.
+    let mut idle =
+        TcpStream::connect(app.base.strip_prefix("http://").expect("http")).await.expect("connects");
+    idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("writes");
+    let closing = async {
+        let mut said = Vec::new();
+        let mut head = [0; 9];
+        while idle.read_exact(&mut head).await.is_ok() {
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            idle.read_exact(&mut payload).await.expect("a whole frame");
+            said.push(head[3]);
+            if (head[3], head[4]) == (PING, 0) {
+                head[4] = 1;
+                idle.write_all(&[&head[..], &payload].concat()).await.expect("writes");
+            }
+        }
+        said
+    };
+    let said = tokio::time::timeout(Duration::from_secs(15), closing).await.expect("is closed");
+    assert!(said.contains(&GOAWAY), "{said:?}");
+    // By then the stream has been open for longer than that, and it goes on.
+    for _ in 0..10 {
+        assert!(stream.chunk().await.expect("goes on").is_some());
+    }
+}
+
+/// Types of frames (RFC 9113, section 6).
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
 /// Sends bytes and reads until the service closes, which it must within a few seconds.
 async fn talk(address: &str, bytes: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("connects");

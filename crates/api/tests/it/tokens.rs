@@ -383,6 +383,35 @@ async fn expiry_and_suspension_end_what_a_token_has_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_shows_a_good_signature_is_not_throttled_for_an_address_s_guesses() {
+    let issuer = Issuer::new();
+    let app = App::with(|config| {
+        config.issuers = vec![issuer.config()];
+        config.failed_auth_per_minute = 2;
+    })
+    .await;
+    let (tenant, key) = app.tenant("acme").await;
+    let call = key.submit(&key.session().await).await;
+    let claims = claims(&tenant.to_string(), 600);
+    let forged = signed(&json!({"alg": "RS256", "kid": "rs"}), &claims, |_| vec![0; 256]);
+    let stolen = app.key(tenant, domain::Scope::tenant_default()).await;
+    let path = format!("/v1/calls/{call}/stream_url");
+    let url = async |by: &Client| {
+        let created = by.post(&path, &json!({"expires_in_s": 600})).await.expect(201);
+        created["url"].as_str().expect("a URL").to_owned()
+    };
+    let (good, revoked) = (url(&key).await, url(&stolen.1).await);
+    app.store.revoke_key(&app.operator, stolen.0).await.expect("revokes");
+    let status = async |text: &str| key.with_key(text).get("/v1/me").await.status;
+    while status(&forged).await != 429 {}
+    assert_eq!(status("th_wrong").await, 429);
+    assert_eq!(status(&issuer.token(&claims)).await, 200, "a token that nobody has shown before");
+    let opened = async |url: &str| key.with_key("").stream(url, &[]).await.response_status;
+    assert_eq!(opened(&good).await, 200);
+    assert_eq!((opened(&revoked).await, opened(&revoked).await), (401, 429), "its signature is good once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn published_keys_are_kept_while_their_issuer_is_down_and_change_when_it_is_back() {
     let issuer = Issuer::new();
     let server = KeyServer::start(Answer::Keys(issuer.jwks("one"))).await;

@@ -49,7 +49,10 @@ pub const SETTINGS: &[Setting] = &[
         "Requests that this process handles at the same time, those that wait for a call's end included.",
     ),
     value("server.connections", "Open connections of this process."),
-    value("server.header_timeout_ms", "Time for a request's headers to arrive."),
+    value(
+        "server.header_timeout_ms",
+        "Time for a request's headers to arrive, and for the next request of a connection on which nothing is under way.",
+    ),
     value("server.body_timeout_ms", "Time for a request's body to arrive."),
     value(
         "server.answer_timeout_ms",

@@ -1,0 +1,117 @@
+//! A connection that notices that nothing is asked on it.
+//!
+//! HTTP/1 has its time for the next request's head. A connection of HTTP/2 lives as long as its client answers pings, without a request
+//! and without a credential, and holds one of the places for connections.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use hyper::body::{Body as _, Frame, SizeHint};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// What is under way on one connection.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Activity(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicUsize,
+    changed: Notify,
+}
+
+impl Activity {
+    /// One request more, until what is returned is dropped.
+    pub(crate) fn begin(&self) -> Open {
+        self.0.open.fetch_add(1, Ordering::SeqCst);
+        self.0.changed.notify_one();
+        Open(Arc::clone(&self.0))
+    }
+
+    /// Returns when nothing has been under way for so long.
+    pub(crate) async fn idle(&self, limit: Duration) {
+        loop {
+            let changed = self.0.changed.notified();
+            if self.0.open.load(Ordering::SeqCst) > 0 {
+                changed.await;
+            } else if timeout(limit, changed).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A request that is under way, from its head to the end of its answer.
+#[derive(Debug)]
+pub(crate) struct Open(Arc<Counts>);
+
+impl Open {
+    /// Lasts as long as this answer.
+    pub(crate) fn held_by(self, response: Response) -> Response {
+        response.map(|body| Body::new(Held { body, _open: self }))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::SeqCst);
+        self.0.changed.notify_one();
+    }
+}
+
+struct Held {
+    body: Body,
+    _open: Open,
+}
+
+impl hyper::body::Body for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_connection_without_requests_is_idle() {
+        let activity = Activity::default();
+        let (first, second) = (activity.begin(), activity.begin());
+        let at = Instant::now();
+        let idle = tokio::spawn({
+            let activity = activity.clone();
+            async move { activity.idle(Duration::from_secs(10)).await }
+        });
+        sleep(Duration::from_secs(60)).await;
+        drop(first);
+        sleep(Duration::from_secs(60)).await;
+        drop(second);
+        sleep(Duration::from_secs(9)).await;
+        drop(activity.begin());
+        idle.await.expect("joins");
+        assert_eq!(at.elapsed(), Duration::from_secs(139));
+    }
+}
