@@ -106,13 +106,29 @@ pub(crate) async fn seen(conn: &mut Conn, tenant: TenantId, key: Option<&Idempot
     })
 }
 
+/// What an idempotency key was used for before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accepted {
+    /// The same request, which made this: a call's id, or a session's.
+    Same(Uuid),
+    /// A request with other values in these fields.
+    Other(Vec<String>),
+}
+
 impl Store {
-    /// Whether an idempotency key has been used already, whatever for.
-    pub async fn was_accepted(&self, context: &TenantContext, key: &Idempotency) -> Result<bool> {
+    /// What an idempotency key has been used for already, if it has.
+    ///
+    /// # Errors
+    /// When the key cannot be stored as text, or the database does not answer.
+    pub async fn accepted(&self, context: &TenantContext, key: &Idempotency) -> Result<Option<Accepted>> {
         let mut conn = self.db().tenant("look up idempotency key", context).await?;
         let seen = seen(&mut conn, context.tenant_id(), Some(key)).await?;
         conn.end().await?;
-        Ok(!matches!(seen, Seen::New))
+        Ok(match seen {
+            Seen::New => None,
+            Seen::Same(target) => Some(Accepted::Same(target)),
+            Seen::Other(fields) => Some(Accepted::Other(fields)),
+        })
     }
 }
 

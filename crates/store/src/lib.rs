@@ -89,7 +89,7 @@ pub use events::{Announce, Appended, EventPage, Fence};
 pub use export::{Export, ExportPlace};
 pub use files::{FileBefore, SeenFile, UndoableFile};
 pub use hosts::{Host, HostCapacity, HostOrder, HostSchedule, HostShare};
-pub use idempotency::Idempotency;
+pub use idempotency::{Accepted, Idempotency};
 pub use keys::{ApiKey, NewKey, Rotation};
 pub use maintenance::{Counts, Dropped, Retention};
 pub use migrate::MigrationReport;

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use domain::{Code, SessionId, TenantContext, limits};
+use domain::{SessionId, TenantContext, limits};
 use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -12,7 +12,7 @@ use super::extract::{Id, IdempotencyKey, Input, Json, draft};
 use crate::json::Checks;
 use crate::problem::{FieldCode, Problem};
 use crate::service::calls::{self, Target};
-use crate::service::{rates, sessions, shares};
+use crate::service::{rates, refusal, sessions, shares};
 use crate::state::ApiState;
 use crate::wire::calls::CallView;
 use crate::wire::submissions::{BatchItem, BatchOutcome, SubmitBatch, SubmitCall};
@@ -50,10 +50,6 @@ pub(crate) async fn submit_batch(
     body: Json<SubmitBatch>,
 ) -> Result<impl IntoResponse, Problem> {
     let session = sessions::get(&state, &context, session_id).await?;
-    if let Some(end) = &session.ended {
-        return Err(Problem::new(Code::SessionEnded, end.message.clone())
-            .with("session_end", serde_json::to_value(end).unwrap_or_default()));
-    }
     // The request itself has been counted already, so the first call is free. What the rate does not allow is refused one by one.
     let rates: Vec<_> =
         (0..body.input.calls.len()).map(|index| (index > 0).then(|| rates::take(&state, &context))).collect();
@@ -76,6 +72,11 @@ pub(crate) async fn submit_batch(
         }
     });
     let data = join_all(each).await;
+    if let Some(end) = &session.ended
+        && data.iter().all(|item| item.call.is_none())
+    {
+        return Err(refusal::session_ended(end));
+    }
     let mut response = axum::Json(BatchOutcome { object: "batch", data }).into_response();
     if let Some(left) = left {
         response.extensions_mut().insert(left);

@@ -15,7 +15,7 @@ use crate::json::Checks;
 use crate::problem::{FieldCode, Problem};
 use crate::service::calls::{self, Target};
 use crate::service::native::{self, NativeCall};
-use crate::service::{output, rates, sessions, shares};
+use crate::service::{output, rates, refusal, sessions, shares};
 use crate::state::ApiState;
 use crate::wire::submissions::SubmitCall;
 use crate::wire::tool_results::{SubmitToolCalls, ToolResultCall, ToolResults};
@@ -52,10 +52,6 @@ pub(crate) async fn submit_tool_calls(
 ) -> Result<impl IntoResponse, Problem> {
     key.refuse("the id of each block is its key")?;
     let session = sessions::get(&state, &context, session_id).await?;
-    if let Some(end) = &session.ended {
-        return Err(Problem::new(Code::SessionEnded, end.message.clone())
-            .with("session_end", serde_json::to_value(end).unwrap_or_default()));
-    }
     let request = body.input;
     let blocks: Vec<NativeCall> =
         request.tool_calls.iter().filter_map(|block| native::read(request.format, block).ok()).collect();
@@ -82,6 +78,11 @@ pub(crate) async fn submit_tool_calls(
         }
     });
     let (results, calls): (Vec<Value>, Vec<ToolResultCall>) = join_all(each).await.into_iter().unzip();
+    if let Some(end) = &session.ended
+        && calls.iter().all(|call| call.call_id.is_none())
+    {
+        return Err(refusal::session_ended(end));
+    }
     let pending = calls.iter().filter(|call| call.status.is_some_and(|status| !status.is_terminal())).count();
     let results = ToolResults { object: "tool_results", format: request.format, results, calls, pending };
     let mut response = axum::Json(results).into_response();

@@ -16,8 +16,8 @@ use domain::{
 };
 use serde_json::{Value, json};
 use store::{
-    Admission, AdmitSession, Admitted, CallChange, CallDecision, CallFilter, CallWatch, Idempotency, Listed,
-    NewCall, Page,
+    Accepted, Admission, AdmitSession, Admitted, CallChange, CallDecision, CallFilter, CallWatch,
+    Idempotency, Listed, NewCall, Page,
 };
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
@@ -55,7 +55,10 @@ pub(crate) async fn submit(
     request: (SubmitCall, Checks),
     idempotency: Option<Idempotency>,
 ) -> Result<Submitted, Problem> {
-    let admission = plan(state, context, target, request, idempotency).await?;
+    let admission = match plan(state, context, target, request, idempotency.clone()).await {
+        Ok(admission) => admission,
+        Err(problem) => return again(state, context, idempotency.as_ref(), problem).await,
+    };
     let used_up = quotas::cpu_used_up(state, context, &admission.limits).await?;
     let task = tokio::spawn(admit(state.clone(), admission, used_up).in_current_span());
     task.await.unwrap_or_else(|panic| Err(Problem::internal("submit", &panic)))
@@ -85,7 +88,7 @@ async fn plan(
     checks.finish()?;
     let (call, decision) = decided.ok_or_else(Problem::not_found)?;
     let limits = decision.limits.clone();
-    room_to_store(state, context, &limits, idempotency.as_ref()).await?;
+    room_to_store(state, context, &limits).await?;
     Ok(Admission {
         context: context.clone(),
         session,
@@ -97,21 +100,36 @@ async fn plan(
     })
 }
 
-/// Whether the tenant may store more. What was accepted before is answered again all the same.
+/// What may not be taken on now may have been before: then that call is the answer, whatever policy and quotas say since.
+async fn again(
+    state: &ApiState,
+    context: &TenantContext,
+    idempotency: Option<&Idempotency>,
+    problem: Problem,
+) -> Result<Submitted, Problem> {
+    let Some(key) = idempotency else { return Err(problem) };
+    match state.store.accepted(context, key).await? {
+        Some(Accepted::Same(id)) => {
+            let watch = state.store.bus().subscribe_call(CallId::from_uuid(id));
+            let (call, place) = get(state, context, CallId::from_uuid(id)).await?;
+            Ok(Submitted { call, place, replay: Replay::Again, watch })
+        }
+        Some(Accepted::Other(fields)) => Err(refusal::idempotency_mismatch(fields)),
+        None => Err(problem),
+    }
+}
+
+/// Whether the tenant may store more.
 async fn room_to_store(
     state: &ApiState,
     context: &TenantContext,
     limits: &EffectiveLimits,
-    idempotency: Option<&Idempotency>,
 ) -> Result<(), Problem> {
     let in_use = state.store.stored_bytes(context).await?;
     if in_use < limits.stored_bytes {
         return Ok(());
     }
-    match idempotency {
-        Some(key) if state.store.was_accepted(context, key).await? => Ok(()),
-        Some(_) | None => Err(refusal::stored_bytes(limits.stored_bytes, in_use)),
-    }
+    Err(refusal::stored_bytes(limits.stored_bytes, in_use))
 }
 
 /// What policy says of a call, and the call as it would be admitted. `None` when something is wrong, which `checks` then has.

@@ -13,7 +13,7 @@ use crate::service::refusal;
 use crate::state::ApiState;
 
 /// Pause before the worker of a session is looked for again.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 impl ApiState {
     /// Opens an operation, wherever the session's worker is. A session that is starting, or just changes its worker, is

@@ -25,4 +25,4 @@ pub(crate) mod tools;
 pub(crate) mod usage;
 pub(crate) mod watch;
 
-mod refusal;
+pub(crate) mod refusal;

@@ -8,7 +8,7 @@ use domain::policy::{EffectiveLimits, Layered, Policy, demanded_runtime, effecti
 use domain::{
     Code, Resources, Session, SessionId, SessionStatus, SizeClass, TenantContext, TenantId, limits,
 };
-use store::{CreatedSession, Idempotency, Listed, NewSession, Page, SessionFilter, SessionPatch};
+use store::{Accepted, CreatedSession, Idempotency, Listed, NewSession, Page, SessionFilter, SessionPatch};
 
 use super::{policies, refusal};
 use crate::json::Checks;
@@ -33,7 +33,9 @@ pub(crate) async fn create(
     idempotency: Option<Idempotency>,
 ) -> Result<(Session, Replay), Problem> {
     let (new, limits) = plan(state, context, request, "", &mut checks);
-    checks.finish()?;
+    if let Err(problem) = checks.finish() {
+        return again(state, context, idempotency.as_ref(), problem).await;
+    }
     match state.store.create_session(context, new, &limits, idempotency).await? {
         CreatedSession::Created(session) => {
             state.policies.put(&session);
@@ -44,6 +46,21 @@ pub(crate) async fn create(
         CreatedSession::Mismatch { fields } => Err(refusal::idempotency_mismatch(fields)),
         CreatedSession::NoRoom(why) => Err(refusal::no_room(why)),
         CreatedSession::QuotaExceeded { limit, in_use } => Err(refusal::session_quota(limit, in_use)),
+    }
+}
+
+/// What may not be made now may have been before: then that session is the answer, whatever policy says since.
+async fn again(
+    state: &ApiState,
+    context: &TenantContext,
+    idempotency: Option<&Idempotency>,
+    problem: Problem,
+) -> Result<(Session, Replay), Problem> {
+    let Some(key) = idempotency else { return Err(problem) };
+    match state.store.accepted(context, key).await? {
+        Some(Accepted::Same(id)) => Ok((get(state, context, SessionId::from_uuid(id)).await?, Replay::Again)),
+        Some(Accepted::Other(fields)) => Err(refusal::idempotency_mismatch(fields)),
+        None => Err(problem),
     }
 }
 

@@ -2,9 +2,12 @@
 
 use domain::exchange::{ExchangeError, Item, Operation, Piece};
 use domain::file::{FileChange, FilePath, WatchEnd, WatchEnded};
+use domain::limits::EXCHANGE_OPEN_MS;
 use domain::{Code, SessionId, TenantContext};
 use serde_json::Value;
+use tokio::time::{Duration, Instant, sleep};
 
+use super::exchange::LOOK_AGAIN;
 use crate::exchange::Duplex;
 use crate::problem::Problem;
 use crate::state::ApiState;
@@ -60,7 +63,20 @@ impl Watch {
         self.recursive
     }
 
+    /// Begins with whichever worker has the session. One that goes away in between is no answer: nothing has happened twice.
     async fn begin(&self) -> Result<Duplex, Problem> {
+        let deadline = Instant::now() + Duration::from_millis(EXCHANGE_OPEN_MS);
+        loop {
+            match self.begin_with_the_worker().await {
+                Err(problem) if problem.code == Code::WorkerUnavailable && Instant::now() < deadline => {
+                    sleep(LOOK_AGAIN).await;
+                }
+                begun => return begun,
+            }
+        }
+    }
+
+    async fn begin_with_the_worker(&self) -> Result<Duplex, Problem> {
         let operation = Operation::WatchFiles { file: self.file.clone(), recursive: self.recursive };
         let mut duplex = self.state.open_exchange(&self.context, self.session_id, operation).await?;
         // When it is not taken there is an answer that says why.

@@ -121,6 +121,17 @@ fn words_are_those_of_domain() {
         EndReason::Lost,
     ];
     same_words("EndReason", &reasons);
+    // Users read what each means.
+    let page = include_str!("../../../../docs/api.md");
+    for reason in reasons {
+        let word = serde_json::to_value(reason).expect("a word");
+        let row = format!("\n| `{}` | ", word.as_str().expect("a word"));
+        assert!(page.contains(&row), "{word} is not in docs/api.md");
+    }
+    for reason in SessionEndReason::ALL {
+        let row = format!("\n| `{}` | {} |\n", reason.as_str(), reason.message());
+        assert!(page.contains(&row), "{reason:?} is not in docs/api.md as it is told");
+    }
 }
 
 #[test]

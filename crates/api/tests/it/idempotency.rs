@@ -85,3 +85,52 @@ async fn a_key_belongs_to_its_tenant_and_has_a_form() {
         ours.request("POST", "/v1/sessions").header("idempotency-key", "a").header("idempotency-key", "b");
     ours.send(twice.json(&body)).await.problem(400, "invalid_request");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_original_is_the_answer_whatever_has_changed_since() {
+    let app = App::start().await;
+    let (tenant, client) = app.tenant("acme").await;
+    let session = json!({"lifetime_s": 7_200});
+    let call = json!({"tool": "bash", "arguments": {"command": "true"}, "timeout_ms": 60_000});
+    let batch = json!({"calls": [call]});
+    let blocks = |id: &str| {
+        let function = json!({"name": "bash", "arguments": "{\"command\":\"true\"}"});
+        json!({"format": "openai", "wait_ms": 0, "tool_calls": [{"type": "function", "id": id, "function": function}]})
+    };
+    let made = id_of(&post(&client, "/v1/sessions", "k", &session).await.expect(201));
+    let path = format!("/v1/sessions/{made}");
+    let (calls, batches) = (format!("{path}/calls"), format!("{path}/calls/batch"));
+    let first = id_of(&post(&client, &calls, "k", &call).await.expect(202));
+    let one_shot = id_of(&post(&client, "/v1/calls", "k", &call).await.expect(202));
+    let of_batch = post(&client, &batches, "k", &batch).await.expect(200)["data"][0]["call"]["id"].clone();
+    let of_block = client.post(&format!("{path}/tool_results"), &blocks("a")).await.expect(200);
+
+    let narrow = json!({"limits": {"timeout_ms": 1_000, "lifetime_s": 3_600}});
+    let narrow = serde_json::from_value(narrow).expect("a policy");
+    app.store.set_tenant_policy(&app.operator, tenant, &narrow).await.expect("is set");
+    let (_, client) = app.key(tenant, domain::Scope::tenant_default()).await;
+    for (path, body) in [("/v1/sessions", &session), (calls.as_str(), &call), ("/v1/calls", &call)] {
+        post(&client, path, "fresh", body).await.problem(422, "limit_exceeded");
+        let other = json!({"tool": "bash", "arguments": {"command": "false"}, "timeout_ms": 60_000});
+        let other = if path == "/v1/sessions" { &json!({"lifetime_s": 7_201}) } else { &other };
+        post(&client, path, "k", other).await.problem(422, "idempotency_mismatch");
+    }
+    let again = post(&client, "/v1/sessions", "k", &session).await;
+    assert_eq!((id_of(&again.expect(201)), again.header("idempotent-replayed")), (made.clone(), "true"));
+    let again = post(&client, &calls, "k", &call).await;
+    assert_eq!((id_of(&again.expect(202)), again.header("idempotent-replayed")), (first, "true"));
+    assert_eq!(id_of(&post(&client, "/v1/calls", "k", &call).await.expect(202)), one_shot);
+
+    client.delete(&path).await.expect(200);
+    let again = post(&client, &batches, "k", &batch).await.expect(200);
+    assert_eq!(
+        (&again["data"][0]["call"]["id"], &again["data"][0]["call"]["status"]),
+        (&of_batch, &json!("cancelled"))
+    );
+    let again = client.post(&format!("{path}/tool_results"), &blocks("a")).await.expect(200);
+    assert_eq!(again["calls"][0]["call_id"], of_block["calls"][0]["call_id"]);
+    post(&client, &batches, "fresh", &json!({"calls": [{"tool": "bash", "arguments": {"command": "true"}}]}))
+        .await
+        .problem(409, "session_ended");
+    client.post(&format!("{path}/tool_results"), &blocks("b")).await.problem(409, "session_ended");
+}
