@@ -125,7 +125,7 @@ async fn the_original_is_the_answer_whatever_has_changed_since() {
     let again = post(&client, &batches, "k", &batch).await.expect(200);
     assert_eq!(
         (&again["data"][0]["call"]["id"], &again["data"][0]["call"]["status"]),
-        (&of_batch, &json!("cancelled"))
+        (&of_batch, &json!("failed"))
     );
     let again = client.post(&format!("{path}/tool_results"), &blocks("a")).await.expect(200);
     assert_eq!(again["calls"][0]["call_id"], of_block["calls"][0]["call_id"]);

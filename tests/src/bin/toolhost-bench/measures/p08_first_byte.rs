@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::try_join_all;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::json;
@@ -22,6 +23,8 @@ use crate::report::{Goal, Row, Unit};
 const ALONE: usize = 40;
 /// As many streams as a tenant may have.
 const CROWD: usize = 1_000;
+/// Streams that are opened at the same time.
+const AT_ONCE: usize = 32;
 
 pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     bench.stack.serve(&mut bench.progress).await?;
@@ -86,8 +89,12 @@ async fn delays(
     let command = format!("sleep {pause_s}; echo at $EPOCHREALTIME");
     let call = http.submit(session, "bash", &json!({"command": command})).await?;
     let path = format!("/v1/calls/{call}/events");
-    let streams = (0..readers).map(async |_| bench.stack.client().await?.stream(&path).await);
-    let streams = try_join_all(streams).await?;
+    // As many requests at once as one tenant may have under way; a stream that is open is none any more.
+    let streams: Vec<Incoming> =
+        stream::iter((0..readers).map(async |_| bench.stack.client().await?.stream(&path).await))
+            .buffered(AT_ONCE)
+            .try_collect()
+            .await?;
     let mut samples = Samples::default();
     for delay in try_join_all(streams.into_iter().map(delay)).await? {
         samples.add(delay);
