@@ -10,7 +10,7 @@ use tools::Catalog;
 
 /// Labels whose values depend on the installation or the catalogue, and what they are.
 const OPEN_LABELS: &[(&str, &str)] = &[
-    ("code", "a code of the [error registry](api.md#problems)"),
+    ("code", "a code of the [error registry](api.md#errors)"),
     ("image", "an image of `sandbox.pool`"),
     ("method", "`GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE` or `other`"),
     ("route", "a route as the OpenAPI document writes it, or `unmatched`"),

@@ -86,7 +86,7 @@ impl Store {
                 .bind(CHUNK_BYTES),
             )
             .await?;
-        let pruned = end.is_none() && is_pruned(&mut conn, OPERATION, log).await?;
+        let pruned = end.is_none() && is_pruned(&mut conn, OPERATION, log, owner).await?;
         conn.end().await?;
         let total = end.map(|row| row.try_get::<i64, _>("total")).transpose();
         let total_bytes = total.map_err(|error| translate(OPERATION, error))?.map_or(0, unsigned);
@@ -229,13 +229,23 @@ async fn log_of(
     row.try_get("output_owner").map_err(|error| translate(operation, error))
 }
 
-/// Whether the partition that a log was kept in is gone.
-async fn is_pruned(conn: &mut Conn, operation: &'static str, log: Uuid) -> Result<bool> {
+/// Whether a log of which nothing is there was kept once: its day is gone, or, where its tenant keeps less than others, its rows. The events
+/// that tell of output go no earlier than it, and so do not know more.
+async fn is_pruned(conn: &mut Conn, operation: &'static str, log: Uuid, owner: OutputOwner) -> Result<bool> {
     let Some(day) = domain::id::time_of(log) else { return Ok(false) };
     let row = conn
         .one(
-            sqlx::query("SELECT to_regclass('public.output_chunks_' || $1) IS NULL AS pruned")
-                .bind(day.format("%Y%m%d").to_string()),
+            sqlx::query(
+                "SELECT to_regclass('public.output_chunks_' || $1) IS NULL
+                     OR (NOT EXISTS (SELECT FROM output_chunks WHERE owner = $2)
+                         AND (EXISTS (SELECT FROM call_events WHERE call_id = $2 AND type = 'call.output')
+                             OR EXISTS (SELECT FROM shells WHERE id = $3 AND next_offset > 0)
+                             OR EXISTS (SELECT FROM calls WHERE id = $2 AND last_seq > 0
+                                 AND NOT EXISTS (SELECT FROM call_events WHERE call_id = $2)))) AS pruned",
+            )
+            .bind(day.format("%Y%m%d").to_string())
+            .bind(log)
+            .bind(owner.uuid()),
         )
         .await?;
     row.try_get("pruned").map_err(|error| translate(operation, error))

@@ -8,6 +8,10 @@ use serde_json::{Value, json};
 use tests::{Client, Host};
 
 use crate::gvisor;
+use crate::http_files::peak_bytes;
+
+/// Most that API and worker together may grow by, however much a command writes.
+pub(crate) const MEMORY_OF_A_FLOOD: u64 = 64 << 20;
 
 const SMALL: &str = r#"{"resources": {"cpus": 1.0, "memory_mb": 256, "disk_mb": 64, "pids": 64}}"#;
 
@@ -122,8 +126,8 @@ except OSError as error:
         // What is left in memory-backed folders is another session's never.
         printed(&client, session, "for d in /dev/shm /tmp /var/tmp /run/lock; do echo mine > $d/left-4271 2>/dev/null; done; head -c 300M /dev/zero > /dev/shm/fill 2>/dev/null; rm -f /dev/shm/fill; echo usable").await?;
         let fresh = client.session(json!({})).await?;
-        ensure!(printed(&client, &fresh, "ls /dev/shm/left-4271 /tmp/left-4271 /var/tmp/left-4271 /run/lock/left-4271 2>/dev/null; ipcs -m 2>/dev/null | grep -c 0x || true; echo clean").await?.ends_with("clean\n"));
-        ensure!(!printed(&client, &fresh, "ls /dev/shm /tmp /var/tmp /run/lock 2>/dev/null").await?.contains("left-4271"));
+        let left = "find /dev/shm /tmp /var/tmp /run/lock -name 'left-*' 2>/dev/null; ipcs -m 2>/dev/null | grep 0x; echo clean";
+        ensure!(printed(&client, &fresh, left).await? == "clean\n");
         Ok(())
     })
     .await;
@@ -134,11 +138,16 @@ async fn floods_on_both_streams_and_lines_without_end_are_counted_and_searched()
     Host::test(&[("policy.limits.output_bytes", "8388608")], async |host| {
         let client = host.tenant("attacker")?.client;
         let session = &client.session(json!({})).await?;
-        let flood = "head -c 6000000 /dev/zero | tr '\\0' o & head -c 6000000 /dev/zero | tr '\\0' e >&2 & wait; echo the end";
+        printed(&client, session, "true").await?;
+        let before = peak_bytes(host.processes[0].pid())?;
+        // One line of 500 MB, beside another stream.
+        let flood = "head -c 500000000 /dev/zero | tr '\\0' o & head -c 6000000 /dev/zero | tr '\\0' e >&2 & wait; echo the end";
         let call = client.bash(session, flood).await?;
-        ensure!(call["status"] == "succeeded" && call["usage"]["bytes_out"] == 12_000_008, "{}", call["usage"]);
+        ensure!(call["status"] == "succeeded" && call["usage"]["bytes_out"] == 506_000_008, "{}", call["usage"]);
         let structured = &call["result"]["structured"];
-        ensure!(structured["stdout_bytes"] == 6_000_008 && structured["stderr_bytes"] == 6_000_000);
+        ensure!(structured["stdout_bytes"] == 500_000_008 && structured["stderr_bytes"] == 6_000_000);
+        let grown = peak_bytes(host.processes[0].pid())?.saturating_sub(before);
+        ensure!(grown < MEMORY_OF_A_FLOOD, "the service grew by {grown} bytes");
         let shown = call["result"]["output"].as_str().context("output")?;
         ensure!(shown.contains("the end") && shown.contains("[stderr]"), "both are shown");
         ensure!(shown.len() < 32_000, "within the budget: {}", shown.len());
@@ -173,7 +182,7 @@ export PATH=/workspace:$PATH BASH_ENV=/workspace/.bashrc LD_PRELOAD=/workspace/e
 alias ls='echo hijacked'; ls() { echo hijacked; }; export -f ls
 ( echo /workspace/evil.so > /etc/ld.so.preload ) 2>/dev/null && echo OPEN preload
 for f in /proc/1/exe /.toolhost/agent /bin/bash /usr/bin/python3 /etc/passwd; do ( echo x > $f ) 2>/dev/null && echo OPEN $f; done
-/bin/ls -d /.toolhost/* 2>/dev/null | grep -q . && echo OPEN agent
+for f in /.toolhost/*; do [ -e "$f" ] && echo OPEN agent; done
 echo tried"#;
         let tried = printed(&client, session, hijacks).await?;
         ensure!(tried == "tried\n", "{tried}");
@@ -264,7 +273,7 @@ async fn paths_of_every_shape_stay_inside() {
         let reply = client.post(&format!("/v1/sessions/{session}/calls"), &body).await?;
         ensure!(matches!(reply.status, 400 | 422), "{}", reply.status);
         // Nothing outside was made, and what was there is as it was.
-        ensure!(printed(&client, session, "cat kept; ls /etc/passwd /etc | grep -c '^x$'; readlink root").await? == "kept\n0\n/\n");
+        ensure!(printed(&client, session, "cat kept; find /etc -maxdepth 1 -name x | wc -l; readlink root").await? == "kept\n0\n/\n");
         // Names that are not UTF-8, or look like something else, are listed and do no harm.
         printed(&client, session, "mkdir odd; cd odd; touch \"$(printf 'bad\\377name')\" \"$(printf 'new\\nline')\" \"$(printf '\\033[31mred')\" -- '-rf'").await?;
         let listed = client.run(session, "list_files", json!({"path": "odd"})).await?;

@@ -21,6 +21,11 @@ pub(crate) const DIFFERENCES: &[(&str, &str, &str)] = &[
         "there are no child subreapers: what left both its parent and its session is ended once the sandbox is idle, and its call cannot say so",
     ),
     (
+        "changes_of_files_are_told_by_any_process",
+        "whole",
+        "what a watch has not been told yet is kept without a limit, in the sandbox's own memory: a flood is told whole, and no loss is to be said",
+    ),
+    (
         "from_inside_nothing_else_can_be_reached",
         "environ",
         "the agent's environment can be read, and there is nothing in it",

@@ -1,11 +1,14 @@
 //! What untrusted code tries, over the API, beside a neighbour that must not notice.
 
 use anyhow::{Context, Result, ensure};
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tests::client::id_of;
 use tests::{Client, Host};
 
+use crate::attacks::MEMORY_OF_A_FLOOD;
 use crate::gvisor;
+use crate::http_files::peak_bytes;
 
 /// An attacker's and a neighbour's session.
 async fn two(host: &Host) -> Result<(Client, String, Client, String)> {
@@ -29,7 +32,7 @@ async fn with_timeout(client: &Client, session: &str, command: &str, timeout_ms:
 
 async fn nothing_of_theirs_runs(client: &Client, session: &str) -> Result<()> {
     // The counting shell and what it starts are the only processes of its user.
-    let call = client.bash(session, "ls -d /proc/[0-9]* | wc -l; ps -eo pid,uid,args 2>/dev/null").await?;
+    let call = client.bash(session, "set -- /proc/[0-9]*; echo $#; ps -eo pid,uid,args 2>/dev/null").await?;
     ensure!(call["status"] == "succeeded", "{call:#}");
     let text = call["result"]["structured"]["stdout"].as_str().context("stdout")?;
     let count: u32 = text.lines().next().context("a count")?.trim().parse()?;
@@ -64,11 +67,14 @@ async fn a_fork_bomb_ends_with_its_call() {
 async fn a_flood_of_output_is_counted_to_the_byte() {
     Host::test(&[("policy.limits.output_bytes", "4194304")], async |host| {
         let (attacker, session, neighbour, other) = two(host).await?;
-        let total: u64 = 40_000_000;
-        let flood = attacker.bash(&session, "head -c 40000000 /dev/zero | tr '\\0' x");
+        let total: u64 = 200_000_000;
+        let before = peak_bytes(host.processes[0].pid())?;
+        let flood = attacker.bash(&session, "head -c 200000000 /dev/zero | tr '\\0' x");
         let (call, well) = tokio::join!(flood, neighbour_is_well(&neighbour, &other));
         well?;
         let call = call?;
+        let grown = peak_bytes(host.processes[0].pid())?.saturating_sub(before);
+        ensure!(grown < MEMORY_OF_A_FLOOD, "the service grew by {grown} bytes");
         ensure!(call["status"] == "succeeded", "{}", call["status"]);
         let truncated = &call["result"]["truncated"];
         ensure!(
@@ -150,8 +156,7 @@ async fn a_full_disk_is_an_error_and_then_usable_again() {
         let (attacker, _, neighbour, other) = two(host).await?;
         let body = json!({"resources": {"cpus": 1.0, "memory_mb": 256, "disk_mb": 64, "pids": 64}});
         let session = attacker.session(body).await?;
-        let call =
-            attacker.bash(&session, "head -c 300M /dev/zero > big; echo wrote $(stat -c %s big)").await?;
+        let call = attacker.bash(&session, "head -c 300M /dev/zero > big; echo wrote $(wc -c < big)").await?;
         let text = call["result"]["structured"].to_string();
         // Without root the size is soft and only documented so.
         if nix::unistd::Uid::effective().is_root() {
@@ -173,6 +178,45 @@ async fn a_full_disk_is_an_error_and_then_usable_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_sessions_asked_for_at_once_are_as_many_as_allowed() {
+    const ALLOWED: usize = 6;
+    Host::test(&[("policy.limits.sessions", ALLOWED.to_string().as_str())], async |host| {
+        let (attacker, neighbour) = (host.tenant("attacker")?.client, host.tenant("neighbour")?.client);
+        let small = json!({"resources": {"cpus": 0.5, "memory_mb": 128, "disk_mb": 64, "pids": 64}});
+        let asked = (0..100).map(|_| attacker.post("/v1/sessions", &small));
+        let (replies, other) = tokio::join!(join_all(asked), neighbour.session(small.clone()));
+        let mut made = Vec::new();
+        for reply in replies {
+            let reply = reply?;
+            if reply.status == 201 {
+                made.push(id_of(&reply.json())?);
+            } else {
+                ensure!(!reply.header("retry-after").is_empty());
+                reply.problem(429, "quota_exceeded")?;
+            }
+        }
+        ensure!(made.len() == ALLOWED, "{made:?}");
+        neighbour.bash(&other?, "true").await?;
+        // Each of them is a session, and one that goes makes room for one.
+        for session in &made {
+            let call = attacker.bash(session, "echo one").await?;
+            ensure!(call["result"]["structured"]["stdout"] == "one\n", "{call:#}");
+        }
+        attacker.post("/v1/sessions", &small).await?.problem(429, "quota_exceeded")?;
+        attacker.delete(&format!("/v1/sessions/{}", made[0])).await?.expect(202)?;
+        tests::wait::until("there is room", async || {
+            let reply = attacker.post("/v1/sessions", &small).await?;
+            if reply.status == 201 {
+                attacker.bash(&id_of(&reply.json())?, "true").await?;
+            }
+            Ok(reply.status == 201)
+        })
+        .await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn from_inside_nothing_else_can_be_reached() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;
@@ -184,10 +228,10 @@ check caps       'grep -E "^Cap(Eff|Prm|Inh|Amb):" /proc/self/status | grep -vq 
 check newprivs   'grep -q "NoNewPrivs:.*0" /proc/self/status'
 check seccomp    '! grep -q "Seccomp:.*2" /proc/self/status'
 check rootfs     'touch /usr/x || touch /etc/x'
-check net        'ls /sys/class/net | grep -v "^lo$"'
+check net        'find /sys/class/net -mindepth 1 -maxdepth 1 ! -name lo | grep .'
 check dns        'timeout 5 getent hosts example.com'
-check engine     'ls /var/run/docker.sock || ls /run/containerd'
-check agent      'ls /.toolhost || cat /.toolhost/*'
+check engine     '[ -e /var/run/docker.sock ] || [ -e /run/containerd ]'
+check agent      'find /.toolhost -mindepth 1 | grep . || cat /.toolhost/*'
 check signal     'kill -0 1'
 check environ    'cat /proc/1/environ'
 check memory     'head -c1 /proc/1/mem'
@@ -195,8 +239,8 @@ check userns     'unshare -U true'
 check mount      'mount -t tmpfs none /tmp'
 check setuid     'find / -xdev -perm /6000 -type f | grep .'
 check raw        'python3 -c "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"'
-check fds        'ls /proc/self/fd | grep -E "^([4-9]|[0-9]{2,})$"'
-check devices    'ls /dev/sd* /dev/vd* /dev/kvm /dev/mem'
+check fds        'python3 -c "import os; print(*os.listdir(\"/proc/self/fd\"), sep=chr(10))" | grep -E "^([4-9]|[0-9]{2,})$"'
+check devices    'find /dev -name "sd*" -o -name "vd*" -o -name kvm -o -name mem | grep .'
 check sysctl     'echo 1 > /proc/sys/kernel/panic'
 echo checked
 "#;

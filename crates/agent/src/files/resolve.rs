@@ -240,6 +240,9 @@ impl<'a> Walk<'a> {
 }
 
 #[cfg(test)]
+mod race;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
@@ -269,7 +272,7 @@ mod tests {
         ("dangling", Err(Errno::ENOENT)),
     ];
 
-    fn tree() -> (tempfile::TempDir, Root) {
+    pub(super) fn tree() -> (tempfile::TempDir, Root) {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().join("root");
         std::fs::create_dir_all(root.join("sub/deeper")).expect("directories");

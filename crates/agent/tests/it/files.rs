@@ -250,17 +250,23 @@ fn files_of_others_are_as_closed_as_to_the_tool() {
     assert_eq!(refused, ErrorCode::PermissionDenied);
 }
 
+/// Swaps that a race is run for, and rounds of reading in them at least.
+const SWAPS: u64 = 100_000;
+const ROUNDS: usize = 2_000;
+
 #[test]
 fn a_swap_race_gets_nothing_out() {
     let mut sandbox = Sandbox::start();
     let mut worker = sandbox.worker();
+    let counted = sandbox.workspace().join("swaps");
+    let swaps = || std::fs::read_to_string(&counted).ok().and_then(|text| text.parse().ok()).unwrap_or(0_u64);
     std::fs::write(sandbox.workspace().join("swapper.py"), SWAPPER).expect("writes");
     let stream = worker.exec(&key("swapper"), 0, Some(shell("exec python3 swapper.py")));
     worker.until(stream, "up");
     let mut outcomes = std::collections::BTreeMap::new();
     // At least so many, and until both have been met.
-    for round in 0..200_000 {
-        if round >= 2_000 && outcomes.len() > 1 {
+    for round in 0..1_000_000 {
+        if round >= ROUNDS && outcomes.len() > 1 && swaps() >= SWAPS {
             break;
         }
         let outcome = match worker.read(read("dir/file")) {
@@ -279,7 +285,7 @@ fn a_swap_race_gets_nothing_out() {
         }
     }
     worker.kill(&key("swapper"), 0);
-    assert!(outcomes.len() > 1, "the race never happened: {outcomes:?}");
+    assert!(outcomes.len() > 1 && swaps() >= SWAPS, "the race never happened: {outcomes:?} {}", swaps());
     assert_eq!(worker.sh("cat /tmp/outside/file").stdout(), "outside");
 }
 
@@ -291,10 +297,12 @@ open("/tmp/outside/file", "w").write("outside")
 os.makedirs("dir", exist_ok=True)
 open("dir/file", "w").write("inside")
 os.symlink("/tmp/outside", "escape")
+swaps, counted = 0, os.open("swaps", os.O_CREAT | os.O_WRONLY)
 print("up", flush=True)
 while True:
     # renameat2 with RENAME_EXCHANGE: the name is always there, as one or the other.
-    libc.syscall(316, -100, b"dir", -100, b"escape", 2)
+    swaps += libc.renameat2(-100, b"dir", -100, b"escape", 2) == 0
+    if swaps % 1000 == 0: os.pwrite(counted, b"%d" % swaps, 0)
 "#;
 
 #[test]

@@ -19,6 +19,7 @@ mod openapi;
 mod output;
 mod pages;
 mod pooler;
+mod pruned;
 mod quotas;
 mod rates;
 mod roles;

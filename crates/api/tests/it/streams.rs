@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use domain::Scope;
+use domain::{Scope, ShellId};
 use serde_json::json;
+use store::SessionFence;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
@@ -348,16 +349,18 @@ async fn connect(base: &str) -> tokio::net::TcpStream {
     socket.connect(address).await.expect("connects")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_log_of_an_ended_shell_ends_for_good() {
-    let app = App::start().await;
-    let client = app.client().await;
+/// A shell that runs and has written: where its output is, and what ends it.
+pub(crate) async fn shell_that_wrote(
+    app: &App,
+    client: &Client,
+    bytes: &[u8],
+) -> (String, SessionFence, ShellId) {
     let worker = app.worker().await;
     let session = client.session().await;
     let call = client.submit(&session).await;
     let claimed = app.store.claim_sessions(worker.id(), 1).await.expect("sessions");
-    let fence = store::SessionFence::of(&claimed[0]).expect("has a worker");
-    let id: domain::ShellId = app.store.clock().new_id();
+    let fence = SessionFence::of(&claimed[0]).expect("has a worker");
+    let id: ShellId = app.store.clock().new_id();
     let new = store::NewShell {
         id,
         call_id: call.parse().expect("an id"),
@@ -374,10 +377,17 @@ async fn the_log_of_an_ended_shell_ends_for_good() {
         log_offset: 0,
         stream: domain::StreamName::Stdout,
         offset: 0,
-        bytes: b"hello".to_vec(),
+        bytes: bytes.to_vec(),
     };
-    app.store.append_shell_output(&fence, id, vec![piece], 5).await.expect("appended");
-    let path = format!("/v1/sessions/{session}/shells/{id}/output");
+    app.store.append_shell_output(&fence, id, vec![piece], bytes.len() as u64).await.expect("appended");
+    (format!("/v1/sessions/{session}/shells/{id}/output"), fence, id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_an_ended_shell_ends_for_good() {
+    let app = App::start().await;
+    let client = app.client().await;
+    let (path, fence, id) = shell_that_wrote(&app, &client, b"hello").await;
     let running = client.stream(&path, &[("last-event-id", "5")]).await;
     assert_eq!(running.response_status, 200, "there may be more to come");
     drop(running);

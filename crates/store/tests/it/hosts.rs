@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result, bail};
 use domain::policy::EffectiveLimits;
-use domain::{HostId, SessionEndReason, SessionStatus, TenantStatus, WorkerId};
+use domain::{HostId, SessionEndReason, SessionStatus, ShellId, StreamName, TenantStatus, WorkerId};
 use futures_util::future::join_all;
 use store::testing::{TestDatabase, new_session, operator, tenant};
 use store::{
-    AuditFilter, CreatedSession, Fence, HostCapacity, HostOrder, HostShare, NewSession, NoRoom, Page,
-    Retention, SessionFence, SessionWish, Store, TenantRetention,
+    AuditFilter, CreatedSession, Fence, HostCapacity, HostOrder, HostShare, NewSession, NoRoom, OutputOwner,
+    Page, Retention, SessionFence, SessionWish, Store, TenantRetention,
 };
 
 use crate::calls::{outcome, output, queued, started};
@@ -212,8 +212,8 @@ async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
     let [_, three, _] = ids[0][..] else { bail!("three") };
     let log = uuid::Uuid::from_u128(three.uuid().as_u128() ^ 1);
     for statement in [
-        "INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, status, ended_at)
-             SELECT $1, tenant_id, session_id, id, 0, $1, 'true', 'exited', now() FROM calls WHERE id = $2",
+        "INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, status, ended_at, next_offset)
+             SELECT $1, tenant_id, session_id, id, 0, $1, 'true', 'exited', now(), 3 FROM calls WHERE id = $2",
         "INSERT INTO output_chunks (owner, log_offset, tenant_id, stream, stream_offset, bytes)
              SELECT $1, 0, tenant_id, 1, 0, 'log' FROM calls WHERE id = $2",
     ] {
@@ -234,6 +234,17 @@ async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
         .fetch_one(&mut raw)
         .await?;
     assert_eq!(logs, 0, "its shell's log as well");
+    for (context, call, stream, pruned) in [
+        (&context, three, StreamName::Stdout, true),
+        (&context, today, StreamName::Stdout, false),
+        (&context, today, StreamName::Stderr, false),
+        (&other, ids[1][1], StreamName::Stdout, false),
+    ] {
+        let range = store.output_range(context, OutputOwner::Call(call), stream, 0, 9).await?;
+        assert_eq!(range.pruned, pruned, "{stream:?}");
+    }
+    let shell = OutputOwner::Shell(ShellId::from_uuid(log));
+    assert!(store.output_range(&context, shell, StreamName::Stdout, 0, 9).await?.pruned);
     assert_eq!(store.events(&context, today, 0, 100, 1_000).await?.events.len(), 3);
     for call in &ids[1] {
         assert_eq!(store.events(&other, *call, 0, 100, 1_000).await?.events.len(), 3);

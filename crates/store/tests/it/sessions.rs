@@ -22,7 +22,7 @@ async fn the_limit_on_sessions_holds_when_all_come_at_once() -> Result<()> {
     let store = database.store().await?;
     let context = tenant(&store, "acme").await?;
     let limits = EffectiveLimits { sessions: 5, ..EffectiveLimits::default() };
-    let creations = (0..20).map(|_| store.create_session(&context, new_session(None), &limits, None));
+    let creations = (0..100).map(|_| store.create_session(&context, new_session(None), &limits, None));
     let mut made = 0;
     for created in join_all(creations).await {
         match created? {

@@ -138,7 +138,7 @@ impl Tool for NodeExecute {
         };
         let outcome = cx.sandbox.run(command).await.map_err(|error| match error.code {
             Code::StartFailed => {
-                error.hint("This image may have no node; create the session with one that has.")
+                error.hint("See that `cwd` is a directory; if it is, this image may have no node: create the session with one that has.")
             }
             _ => error,
         })?;

@@ -204,7 +204,7 @@ impl Tool for PythonExecute {
 fn no_python(error: ToolError) -> ToolError {
     match error.code {
         Code::StartFailed => {
-            error.hint("This image may have no python3; create the session with one that has.")
+            error.hint("See that `cwd` is a directory; if it is, this image may have no python3: create the session with one that has.")
         }
         _ => error,
     }

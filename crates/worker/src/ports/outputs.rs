@@ -39,6 +39,9 @@ impl Outputs for CallPorts {
             .write(|| store.output_range(&context, owner, stream, from, to))
             .await
             .map_err(|unwritten| self.unwritten(unwritten))?;
+        if range.pruned {
+            return Err(ToolError::new(Code::EventsPruned, format!("The output of {id} is no longer kept.")));
+        }
         Ok(OutputPart {
             pieces: range.pieces,
             total_bytes: range.total_bytes,

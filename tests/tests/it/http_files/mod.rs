@@ -8,6 +8,7 @@ mod streams;
 mod watch;
 
 pub(crate) use archives::archive_of;
+pub(crate) use streams::peak_bytes;
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Body;

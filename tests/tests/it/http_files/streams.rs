@@ -24,7 +24,7 @@ fn pieces(count: usize, breaks: bool) -> impl Stream<Item = std::io::Result<Byte
 }
 
 /// Most memory that a process has used so far.
-pub(super) fn peak_bytes(pid: u32) -> Result<u64> {
+pub(crate) fn peak_bytes(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse()?;
