@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use sqlx::{Connection, Executor, PgConnection};
 use tests::{Client, Host};
 
 use super::bad_files::{manifest, printed, refused};
@@ -235,6 +236,18 @@ async fn every_other_tool_names_what_is_wrong_and_changes_nothing() {
         ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
         let after = (manifest(client, session).await?, kept(client, session).await?);
         ensure!(before == after, "{before:#?} {after:#?}");
+        for tool in ["python_execute", "node_execute"] {
+            let call = client.run(session, tool, json!({"code": "1", "cwd": "none"})).await?;
+            let hint = call["error"]["hint"].as_str().context("a hint")?;
+            ensure!(hint.contains("`cwd`"), "{call:#}");
+        }
+        // What an earlier call wrote is no longer kept: that is not as if it had written nothing.
+        let wrote = client.bash(session, "echo words").await?;
+        let asked = json!({"call_id": wrote["id"]});
+        ensure!(refused(client, session, "read_output", &asked).await? == "none");
+        let mut postgres = PgConnection::connect(&host.postgres.url()).await?;
+        postgres.execute("DELETE FROM output_chunks").await?;
+        ensure!(refused(client, session, "read_output", &asked).await? == "events_pruned");
         // And it is as good as ever.
         for (tool, arguments) in [
             ("bash", json!({"command": "true", "shell": "main"})),

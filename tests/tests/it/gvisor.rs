@@ -21,6 +21,11 @@ pub(crate) const DIFFERENCES: &[(&str, &str, &str)] = &[
         "there are no child subreapers: what left both its parent and its session is ended once the sandbox is idle, and its call cannot say so",
     ),
     (
+        "a_memory_bomb_ends_with_its_call",
+        "lost",
+        "the sandbox's memory is that of one program of the host, and a command that takes all of it ends it; the session goes on in a new one over its files",
+    ),
+    (
         "changes_of_files_are_told_by_any_process",
         "whole",
         "what a watch has not been told yet is kept without a limit, in the sandbox's own memory: a flood is told whole, and no loss is to be said",

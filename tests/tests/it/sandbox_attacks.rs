@@ -64,6 +64,30 @@ async fn a_fork_bomb_ends_with_its_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_memory_bomb_ends_with_its_call() {
+    Host::test(&[], async |host| {
+        let (attacker, _, neighbour, other) = two(host).await?;
+        let small = json!({"resources": {"cpus": 1.0, "memory_mb": 128, "disk_mb": 64, "pids": 64}});
+        let session = attacker.session(small).await?;
+        attacker.bash(&session, "echo kept > file").await?;
+        let bomb = json!({"code": "x = bytearray()\nwhile True: x += bytes(1 << 24)"});
+        let bomb = attacker.run(&session, "python_execute", bomb);
+        let (call, well) = tokio::join!(bomb, neighbour_is_well(&neighbour, &other));
+        well?;
+        let call = call?;
+        let seen = match (call["status"].as_str(), call["ended"]["reason"].as_str()) {
+            (Some("lost"), _) => Some("lost"),
+            (_, Some("oom")) => None,
+            _ => anyhow::bail!("{call:#}"),
+        };
+        let after = attacker.bash(&session, "cat file").await?;
+        ensure!(after["result"]["structured"]["stdout"] == "kept\n", "the session goes on: {after:#}");
+        gvisor::check("a_memory_bomb_ends_with_its_call", seen)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_output_is_counted_to_the_byte() {
     Host::test(&[("policy.limits.output_bytes", "4194304")], async |host| {
         let (attacker, session, neighbour, other) = two(host).await?;
