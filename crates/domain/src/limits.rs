@@ -106,6 +106,8 @@ pub const CALL_DEPTH: u32 = 8;
 pub const CALL_ATTEMPTS: u32 = 3;
 /// Idle time of a session when the caller does not say, in seconds.
 pub const IDLE_TIMEOUT_S_DEFAULT: u32 = 900;
+/// Shortest idle time of a session that has no sandbox yet, in seconds: nobody could have used it, and a busy host takes its time.
+pub const IDLE_STARTING_S: u32 = 60;
 /// Lifetime of a session when the caller does not say, in seconds.
 pub const LIFETIME_S_DEFAULT: u32 = 86_400;
 /// Longest lifetime of a session, in seconds (a week).

@@ -114,7 +114,7 @@ pub enum SandboxError {
     /// The engine is down or hung; try again later. Sandboxes that run are not affected.
     #[error("the container engine does not answer")]
     EngineUnavailable(#[source] EngineError),
-    /// The image does not exist here or cannot run. Trying again does not help.
+    /// The image does not exist here.
     #[error("the image {image} is not available: {reason}")]
     ImageUnavailable {
         /// The image's name.
@@ -122,7 +122,18 @@ pub enum SandboxError {
         /// What was seen.
         reason: String,
     },
-    /// The container started, but its agent never spoke; the container was removed.
+    /// The engine could not start a container of the image, and did not say that the host is to blame.
+    #[error("the image {image} cannot run: {reason}")]
+    CannotStart {
+        /// The image's name.
+        image: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// The container ended before its agent spoke; what was left of it was removed.
+    #[error("the container of the new sandbox ended before its agent connected")]
+    ContainerEnded(Gone),
+    /// The container runs, but its agent never spoke; the container was removed. A host without time for it looks the same.
     #[error("the agent of the new sandbox did not connect")]
     AgentUnreachable {
         /// What was seen.
@@ -175,7 +186,7 @@ impl From<EngineError> for SandboxError {
             EngineError::ImageMissing { image } => {
                 Self::ImageUnavailable { image, reason: "there is no such image on this host".to_owned() }
             }
-            EngineError::CannotStart { image, reason } => Self::ImageUnavailable { image, reason },
+            EngineError::CannotStart { image, reason } => Self::CannotStart { image, reason },
             EngineError::Refused { .. } | EngineError::Host { .. } => Self::Engine(error),
         }
     }

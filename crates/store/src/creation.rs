@@ -74,6 +74,20 @@ pub enum NoRoom {
     TooLarge,
     /// None is open for new sessions.
     Cordoned,
+    /// None of those that could take it has its container runtime.
+    NoRuntime,
+    /// The container engines of all that could take it are down.
+    EngineDown,
+}
+
+impl NoRoom {
+    /// The reason in the audit trail: the code that the refusal has.
+    fn code(self) -> domain::Code {
+        match self {
+            Self::Full | Self::TooLarge | Self::Cordoned | Self::NoRuntime => domain::Code::Capacity,
+            Self::EngineDown => domain::Code::EngineUnavailable,
+        }
+    }
 }
 
 const CREATE: &str = "create session";
@@ -150,10 +164,11 @@ pub(crate) async fn place(
 ) -> Result<Result<Option<HostId>, NoRoom>> {
     let row = conn
         .one(
-            sqlx::query("SELECT verdict, host FROM toolhost_place($1, $2, $3, $4)")
+            sqlx::query("SELECT verdict, host FROM toolhost_find_place($1, $2, $3, $4, $5)")
                 .bind(new.resources.cpus)
                 .bind(i64::from(new.resources.memory_mb))
                 .bind(i64::from(new.resources.disk_mb))
+                .bind(&new.runtime)
                 .bind(new.assign.map(WorkerId::uuid)),
         )
         .await?;
@@ -164,16 +179,18 @@ pub(crate) async fn place(
             "full" => Err(NoRoom::Full),
             "too_large" => Err(NoRoom::TooLarge),
             "cordoned" => Err(NoRoom::Cordoned),
-            _ => return Err(unknown_word("toolhost_place.verdict")),
+            "no_runtime" => Err(NoRoom::NoRuntime),
+            "engine_down" => Err(NoRoom::EngineDown),
+            _ => return Err(unknown_word("toolhost_find_place.verdict")),
         })
     };
     let placed = read(&row).map_err(|error| translate(CREATE, error))?;
-    if placed.is_err() {
+    if let Err(no_room) = placed {
         let refused = AuditRow {
             action: "session.create",
             target: None,
             allowed: false,
-            reason: Some("capacity".to_owned()),
+            reason: Some(no_room.code().as_str().to_owned()),
             details: serde_json::json!({"memory_mb": new.resources.memory_mb, "disk_mb": new.resources.disk_mb}),
         };
         conn.audit(Some(context.tenant_id()), context.principal(), &refused).await?;

@@ -1,16 +1,14 @@
 //! Hosts, the operator's side: what they have, what is taken of it, and whether they take more.
 
 use chrono::{DateTime, Utc};
-use domain::{HostId, OperatorContext, Principal, Session, SessionEnd, SessionEndReason, WorkerId};
+use domain::{HostId, OperatorContext, WorkerId};
 use serde_json::json;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::bus::Hint;
-use crate::db::{Conn, read, read_found, signed, unknown_word, unsigned};
-use crate::ending::{end_open_calls, end_running_shells};
-use crate::sessions::{session, session_columns};
-use crate::{AuditRow, Result, Store};
+use crate::db::{read, read_found, signed, unknown_word, unsigned};
+use crate::{AuditRow, EngineState, Result, Store};
 
 /// What a host has for sessions. What is not said is not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -38,6 +36,15 @@ pub struct HostShare {
     pub disk_mb: u64,
     /// Sandboxes.
     pub sandboxes: u32,
+}
+
+/// What a worker has room for.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct WorkerRoom {
+    /// Sessions that it keeps at most; not counted when nothing is said.
+    pub sessions: Option<u32>,
+    /// What its warm pool holds at most.
+    pub pool: HostShare,
 }
 
 /// Whether a host takes sessions.
@@ -78,6 +85,8 @@ pub struct Host {
     pub last_seen_at: DateTime<Utc>,
     /// Workers that are alive and take sessions.
     pub workers: u64,
+    /// Whether one of them can make sandboxes; nothing when there is none.
+    pub engine: Option<EngineState>,
     /// What it has, overcommitment counted in.
     pub capacity: HostCapacity,
     /// What its sessions may take at most.
@@ -100,8 +109,17 @@ pub enum HostOrder {
     },
 }
 
-/// Sessions that one pass ends.
-const ENDS: i64 = 100;
+/// What is read of hosts, for a condition on `l` and an order.
+macro_rules! hosts {
+    ($rest:literal) => {
+        concat!(
+            "SELECT l.*, (SELECT bool_or(w.makes_sandboxes) FROM workers w WHERE w.host_id = l.host_id
+                 AND w.lease_expires_at > clock_timestamp() AND w.accepts_sessions AND NOT w.draining) AS makes_sandboxes
+             FROM toolhost_host_load() l ",
+            $rest
+        )
+    };
+}
 
 impl Store {
     /// Says what a host has.
@@ -122,18 +140,21 @@ impl Store {
         conn.end().await
     }
 
-    /// Says what a worker's warm pool holds at most.
-    pub async fn set_worker_pool(&self, worker: WorkerId, pool: HostShare) -> Result<()> {
-        let mut conn = self.db().system("set worker pool").await?;
+    /// Says what a worker has room for.
+    pub async fn set_worker_room(&self, worker: WorkerId, room: WorkerRoom) -> Result<()> {
+        let WorkerRoom { sessions, pool } = room;
+        let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+        let mut conn = self.db().system("set worker room").await?;
         conn.execute(
             sqlx::query(
-                "UPDATE workers SET pool_cpus = $2, pool_memory_mb = $3, pool_disk_mb = $4, pool_sandboxes = $5 WHERE id = $1",
+                "UPDATE workers SET pool_cpus = $2, pool_memory_mb = $3, pool_disk_mb = $4, pool_sandboxes = $5, sessions = $6 WHERE id = $1",
             )
             .bind(worker.uuid())
             .bind(pool.cpus)
             .bind(signed(pool.memory_mb))
             .bind(signed(pool.disk_mb))
-            .bind(i32::try_from(pool.sandboxes).unwrap_or(i32::MAX)),
+            .bind(count(pool.sandboxes))
+            .bind(sessions.map(count)),
         )
         .await?;
         conn.end().await
@@ -143,7 +164,7 @@ impl Store {
     pub async fn list_hosts(&self, _operator: &OperatorContext) -> Result<Vec<Host>> {
         const OPERATION: &str = "list hosts";
         let mut conn = self.db().system(OPERATION).await?;
-        let rows = conn.all(sqlx::query("SELECT * FROM toolhost_host_load() ORDER BY name")).await?;
+        let rows = conn.all(sqlx::query(hosts!("ORDER BY l.name"))).await?;
         conn.end().await?;
         read(OPERATION, &rows, host)
     }
@@ -181,15 +202,13 @@ impl Store {
             conn.audit(None, operator.principal(), &AuditRow::done("host.schedule", id).details(details))
                 .await?;
         }
-        let row = conn
-            .optional(sqlx::query("SELECT * FROM toolhost_host_load() WHERE host_id = $1").bind(id.uuid()))
-            .await?;
+        let row = conn.optional(sqlx::query(hosts!("WHERE l.host_id = $1")).bind(id.uuid())).await?;
         conn.end().await?;
         read_found(OPERATION, row, host)
     }
 
-    /// Asks sessions to end whose host was to be drained by now, and those of suspended tenants, and ends the ones among them that no
-    /// worker has. Asked for again and again, so that a session that slipped in meanwhile ends too. Returns how many it asked or ended.
+    /// Asks sessions to end whose host was to be drained by now, and those of suspended tenants, and ends those that no worker has and that
+    /// are to end. Asked for again and again, so that a session that slipped in meanwhile ends too. Returns how many it asked or ended.
     pub async fn ask_ends(&self) -> Result<u64> {
         let mut asked = self
             .ask(
@@ -220,60 +239,6 @@ impl Store {
         sessions.into_iter().for_each(|id| self.bus().hint(Hint::SessionChanged(id)));
         Ok(asked)
     }
-
-    /// Ends sessions whose end was asked for and that no worker ever took.
-    async fn end_unclaimed(&self) -> Result<u64> {
-        const OPERATION: &str = "end unclaimed sessions";
-        let mut conn = self.db().system_transaction(OPERATION).await?;
-        let rows = conn
-            .all(
-                sqlx::query(concat!(
-                    "WITH unclaimed AS (
-                         SELECT id FROM sessions WHERE status = 'starting' AND worker_id IS NULL AND end_requested
-                         ORDER BY id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
-                     )
-                     UPDATE sessions s SET status = 'ended', ended_at = clock_timestamp(), end_reason = coalesce(s.end_wish, 'deleted'),
-                         end_message = '', end_evidence = '{}'
-                     FROM unclaimed u WHERE s.id = u.id AND s.worker_id IS NULL RETURNING ",
-                    session_columns!()
-                ))
-                .bind(ENDS),
-            )
-            .await?;
-        let ended = read(OPERATION, &rows, session)?;
-        let (mut calls, mut shells) = (Vec::new(), Vec::new());
-        for session in &ended {
-            let (of_calls, of_shells) = close(&mut conn, OPERATION, session).await?;
-            calls.extend(of_calls);
-            shells.extend(of_shells);
-        }
-        conn.end().await?;
-        calls.into_iter().for_each(|call| self.bus().call_changed(call));
-        shells.into_iter().for_each(|shell| self.bus().shell_changed(shell));
-        ended.iter().for_each(|session| self.bus().hint(Hint::SessionChanged(session.id)));
-        Ok(ended.len() as u64)
-    }
-}
-
-/// Nothing of an ended session stays open.
-async fn close(
-    conn: &mut Conn,
-    operation: &'static str,
-    session: &Session,
-) -> Result<(Vec<domain::CallId>, Vec<domain::ShellId>)> {
-    let reason = session.ended.as_ref().map_or(SessionEndReason::Deleted, |end| end.reason);
-    let end = SessionEnd::because(reason);
-    conn.execute(
-        sqlx::query("UPDATE sessions SET end_message = $2 WHERE id = $1")
-            .bind(session.id.uuid())
-            .bind(&end.message),
-    )
-    .await?;
-    let calls = end_open_calls(conn, operation, session, &end).await?;
-    let shells = end_running_shells(conn, operation, session).await?;
-    let trail = AuditRow::done("session.end", session.id).details(json!({"reason": reason}));
-    conn.audit(Some(session.tenant_id), &Principal::system(), &trail).await?;
-    Ok((calls, shells))
 }
 
 fn host(row: &PgRow) -> Result<Host, sqlx::Error> {
@@ -287,6 +252,7 @@ fn host(row: &PgRow) -> Result<Host, sqlx::Error> {
         drain_by: row.try_get("drain_by")?,
         last_seen_at: row.try_get("last_seen_at")?,
         workers: number("workers")?,
+        engine: row.try_get::<Option<bool>, _>("makes_sandboxes")?.map(EngineState::of),
         capacity: HostCapacity {
             cpus: row.try_get("cpus")?,
             cpu_overcommit: 1.0,

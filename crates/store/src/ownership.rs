@@ -1,5 +1,6 @@
 //! Sessions, the owner's side: claim, serve, end. Every write is fenced by the worker and the epoch of its ownership.
 
+use domain::limits::IDLE_STARTING_S;
 use domain::{Principal, Session, SessionEnd, SessionEndReason, SessionId, SessionStatus, WorkerId};
 use serde_json::json;
 use sqlx::Row;
@@ -88,7 +89,7 @@ impl Store {
             ))
             .await?;
         if row.try_get::<bool, _>("waiting").map_err(|error| translate(OPERATION, error))? {
-            let statement = sqlx::query("SELECT toolhost_place_waiting($1, $2)");
+            let statement = sqlx::query("SELECT toolhost_find_places($1, $2)");
             conn.execute(statement.bind(worker.uuid()).bind(narrow(max))).await?;
         }
         conn.end().await
@@ -198,8 +199,8 @@ impl Store {
         read(OPERATION, &rows, session)
     }
 
-    /// What a worker's sessions want, by the database's clock. A session with open calls is never idle; one that was made for
-    /// one call wants to end with it.
+    /// What a worker's sessions want, by the database's clock. A session with open calls is never idle, and one that could not serve yet only
+    /// after [`domain::limits::IDLE_STARTING_S`]; one that was made for one call wants to end with it.
     pub async fn sessions_wanting_change(&self, worker: WorkerId) -> Result<Vec<(Session, SessionWish)>> {
         const OPERATION: &str = "read wishes of sessions";
         let mut conn = self.db().system(OPERATION).await?;
@@ -208,8 +209,8 @@ impl Store {
                 sqlx::query(concat!(
                     "WITH s AS MATERIALIZED (
                          SELECT s.*, clock_timestamp() AS now,
-                             s.status = 'running' AND (s.one_shot OR s.last_active_at
-                                 < clock_timestamp() - make_interval(secs => s.idle_timeout_s)) AS quiet
+                             s.one_shot OR s.last_active_at < clock_timestamp() - make_interval(secs =>
+                                 CASE s.status WHEN 'starting' THEN greatest(s.idle_timeout_s, $2) ELSE s.idle_timeout_s END) AS quiet
                          FROM sessions s WHERE s.worker_id = $1 AND s.status <> 'ended'
                      ), asked AS (
                          SELECT s.*, s.quiet
@@ -232,7 +233,8 @@ impl Store {
                     " FROM asked s
                      WHERE s.end_requested OR s.expires_at <= s.now OR s.reset_requested > s.reset_done OR s.without_calls"
                 ))
-                .bind(worker.uuid()),
+                .bind(worker.uuid())
+                .bind(narrow(IDLE_STARTING_S)),
             )
             .await?;
         conn.end().await?;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{HostCapacity, HostShare};
+use store::{HostCapacity, HostShare, WorkerRoom};
 
 use crate::WorkerConfig;
 use crate::tenure::Tenure;
 
-/// Pause between attempts to say what the pool holds.
+/// Pause between attempts to say what there is room for.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Cuts the warm pool to its part of the host, the last entries first. Returns what it holds at most.
@@ -52,10 +52,11 @@ fn fits(taken: HostShare, host: HostCapacity, share: f64) -> bool {
         && within(f64::from(taken.sandboxes), host.sandboxes.map(f64::from))
 }
 
-/// Says what this worker's pool holds, so that sessions are not promised the same room.
+/// Says what this worker keeps and what its pool holds, so that no more sessions are promised room than there is.
 pub(crate) async fn announce(tenure: Arc<Tenure>, pool: HostShare) {
-    while let Err(error) = tenure.store().set_worker_pool(tenure.worker_id(), pool).await {
-        tracing::debug!(%error, "what the pool holds could not be said yet");
+    let room = WorkerRoom { sessions: Some(tenure.core.config.sessions), pool };
+    while let Err(error) = tenure.store().set_worker_room(tenure.worker_id(), room).await {
+        tracing::debug!(%error, "what there is room for could not be said yet");
         tokio::select! {
             () = tenure.ended.cancelled() => return,
             () = tokio::time::sleep(RETRY) => {}

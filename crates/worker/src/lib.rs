@@ -10,6 +10,7 @@ mod claims;
 mod config;
 mod contexts;
 mod dispatch;
+mod engine;
 mod exchange;
 mod journals;
 mod lease;

@@ -19,7 +19,8 @@ use crate::dispatch::Door;
 use crate::ledger::{PresentWorker, StoreLedger};
 use crate::tenure::{Core, Tenure};
 use crate::{
-    Duplex, Metrics, OnShutdown, WorkerConfig, capacity, claims, exchange, lease, sessions, sweeps, takeover,
+    Duplex, Metrics, OnShutdown, WorkerConfig, capacity, claims, engine, exchange, lease, sessions, sweeps,
+    takeover,
 };
 
 /// Pause between attempts to register.
@@ -204,6 +205,7 @@ impl Process {
         };
         tenure.spawn(exchange::publish_address(Arc::clone(tenure)));
         tenure.spawn(capacity::announce(Arc::clone(tenure), self.pool));
+        tenure.spawn(engine::announce(Arc::clone(tenure)));
         tenure.spawn(claims::hear(Arc::clone(tenure)));
         tenure.spawn(claims::claim(Arc::clone(tenure)));
         tenure.spawn(sessions::keep(Arc::clone(tenure)));

@@ -15,6 +15,7 @@ mod dev;
 mod docs;
 mod documents;
 mod drain;
+mod engines;
 mod faults;
 mod files;
 mod gvisor;

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::host::runtime;
 use tests::{Client, Follower, Host, engine, wait};
 
 async fn ended(client: &Client, session: &str) -> Result<Value> {
@@ -25,13 +26,21 @@ fn only_container(host: &Host) -> Result<String> {
 async fn a_session_has_the_size_that_was_asked_for() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;
-        let body = json!({"resources": {"cpus": 0.5, "memory_mb": 128, "disk_mb": 64, "pids": 64}, "idle_timeout_s": 60, "metadata": {"a": "b"}});
+        let body = json!({"resources": {"cpus": 0.5, "memory_mb": 128, "disk_mb": 64, "pids": 77}, "idle_timeout_s": 60, "metadata": {"a": "b"}});
         let session = client.post("/v1/sessions", &body).await?.expect(201)?;
         ensure!(session["object"] == "session" && session["resources"]["memory_mb"] == 128, "{session:#}");
         ensure!(session["network"]["mode"] == "none" && session["idle_timeout_s"] == 60, "{session:#}");
         let id = session["id"].as_str().context("id")?;
-        let seen = stdout(&client, id, "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null; ls /sys/class/net").await?;
-        ensure!(seen.contains("134217728") || seen.trim() == "lo", "{seen}");
+        // Where either version of control groups has them; 100000 is the period that the CPU's quota is for.
+        let limits = "cd /sys/fs/cgroup; cat memory.max memory/memory.limit_in_bytes 2>/dev/null; \
+                      cat cpu.max cpu/cpu.cfs_quota_us 2>/dev/null; cat pids.max pids/pids.max 2>/dev/null; ls /sys/class/net";
+        let seen = stdout(&client, id, limits).await?;
+        let seen: Vec<_> = seen.split_whitespace().filter(|word| *word != "100000").collect();
+        match runtime().as_str() {
+            // Its kernel shows control groups of its own, or none.
+            "runsc" => ensure!(seen.contains(&"134217728") || seen == ["lo"], "{seen:?}"),
+            _ => ensure!(seen == ["134217728", "50000", "77", "lo"], "{seen:?}"),
+        }
         let patched = client.send(client.request("PATCH", &format!("/v1/sessions/{id}")).json(&json!({"metadata": {"c": "d"}, "idle_timeout_s": 90}))).await?.expect(200)?;
         ensure!(patched["metadata"] == json!({"c": "d"}) && patched["idle_timeout_s"] == 90, "{patched:#}");
         Ok(())

@@ -81,7 +81,7 @@ pub(crate) fn stored_bytes(limit: u64, in_use: u64) -> Problem {
         .with("in_use", in_use)
 }
 
-/// No host has room for the session.
+/// No host takes the session.
 pub(crate) fn no_room(why: NoRoom) -> Problem {
     let (reason, detail, retry_after_ms) = match why {
         NoRoom::Full => (
@@ -96,6 +96,15 @@ pub(crate) fn no_room(why: NoRoom) -> Problem {
         ),
         NoRoom::Cordoned => {
             ("cordoned", "No host takes new sessions at the moment. Try again later.", 30_000)
+        }
+        NoRoom::NoRuntime => (
+            "no_runtime",
+            "No host that could take the session has its container runtime. Ask for another one.",
+            60_000,
+        ),
+        NoRoom::EngineDown => {
+            let detail = "The container engine that would run the session does not answer. Sessions that run go on; try again.";
+            return Problem::new(Code::EngineUnavailable, detail).retry_after_ms(5_000);
         }
     };
     Problem::new(Code::Capacity, detail).retry_after_ms(retry_after_ms).with("reason", reason)

@@ -29,6 +29,25 @@ impl From<store::HostSchedule> for HostSchedule {
     }
 }
 
+/// Whether a host's container engine makes sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HostEngine {
+    /// It does.
+    Works,
+    /// It does not answer, or is refused as unsafe (`sandbox.allow_known_bad`): no new sessions; what runs goes on.
+    Down,
+}
+
+impl From<store::EngineState> for HostEngine {
+    fn from(state: store::EngineState) -> Self {
+        match state {
+            store::EngineState::Works => Self::Works,
+            store::EngineState::Down => Self::Down,
+        }
+    }
+}
+
 /// What a host has for sessions. Null is not counted.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub struct HostCapacity {
@@ -84,6 +103,8 @@ pub struct HostView {
     pub drain_by_at: Option<Time>,
     /// Workers of it that are alive and take sessions. Without any it takes none.
     pub workers: u64,
+    /// Whether its container engine makes sandboxes, to within some seconds; null without a worker.
+    pub engine: Option<HostEngine>,
     /// When a worker of it was last heard of, to within some seconds.
     pub last_seen_at: Time,
     /// What it has.
@@ -103,6 +124,7 @@ impl From<Host> for HostView {
             schedule: host.schedule.into(),
             drain_by_at: host.drain_by.map(Time::from),
             workers: host.workers,
+            engine: host.engine.map(HostEngine::from),
             last_seen_at: host.last_seen_at.into(),
             capacity: HostCapacity {
                 cpus: host.capacity.cpus,

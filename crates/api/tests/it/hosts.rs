@@ -1,7 +1,7 @@
 //! Hosts, quotas that are used up, and what a tenant keeps, as operators and tenants meet them.
 
 use serde_json::{Value, json};
-use store::{HostCapacity, Metered, Sealed};
+use store::{EngineState, HostCapacity, Metered, Sealed};
 
 use crate::app::{App, ended_call};
 use crate::client::Client;
@@ -39,6 +39,30 @@ async fn hosts_are_listed_cordoned_drained_and_opened() {
         .problem(422, "limit_exceeded");
     let opened = admin.post(&format!("{path}/uncordon"), &json!({})).await.expect(200);
     assert_eq!((&opened["schedule"], &opened["drain_by_at"]), (&json!("open"), &Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_no_engine_could_take_are_refused_with_a_time_to_wait() {
+    let app = App::start().await;
+    let (admin, client) = (app.operator().await, app.client().await);
+    let worker = app.worker().await;
+    assert_eq!(admin.get("/v1/admin/hosts").await.expect(200)["data"][0]["engine"], "works");
+    let session = client.session().await;
+    app.store.set_worker_engine(worker.id(), EngineState::Down, None).await.expect("is said");
+    assert_eq!(admin.get("/v1/admin/hosts").await.expect(200)["data"][0]["engine"], "down");
+    let call = json!({"tool": "bash", "arguments": {"command": "true"}});
+    for (path, body) in [("/v1/sessions", json!({})), ("/v1/calls", call.clone())] {
+        let refused = client.post(path, &body).await;
+        assert_eq!(refused.header("retry-after"), "5", "{path}");
+        assert_eq!(refused.problem(503, "engine_unavailable")["retryable"], true);
+    }
+    // What is there goes on.
+    client.post(&format!("/v1/sessions/{session}/calls"), &call).await.expect(202);
+    let runtimes = ["runsc".to_owned()];
+    app.store.set_worker_engine(worker.id(), EngineState::Works, Some(&runtimes)).await.expect("is said");
+    let refused = client.post("/v1/sessions", &json!({})).await;
+    assert!(!refused.header("retry-after").is_empty());
+    assert_eq!(refused.problem(503, "capacity")["reason"], "no_runtime");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use domain::SizeClass;
 
 use super::core::Core;
 use super::folders::{Card, Folder};
-use super::{Adoption, launch};
+use super::{Adoption, launch, watch};
 use crate::driver::ContainerState;
 use crate::sandbox::{Facts, Origin, Sandbox};
 use crate::{EngineError, Gone, GoneReason, Link, LinkError, SandboxError, Terms};
@@ -87,7 +87,10 @@ async fn dialled(core: &Core, adoption: &Adoption, link: &Link) -> Result<(), Sa
             Err(error) if since.elapsed() >= ADOPT_LIMIT => return Err(error.into()),
             Err(_) => {}
         }
-        if since.elapsed() >= ADOPT_LIMIT {
+        // The engine may have taken so long to answer that the agent has dialled meanwhile.
+        if since.elapsed() >= ADOPT_LIMIT
+            && matches!(link.connected(Duration::ZERO).await, Err(LinkError::Disconnected))
+        {
             return Err(agent_gone("it does not dial"));
         }
     }
@@ -102,11 +105,8 @@ fn ended(state: &ContainerState) -> Option<Gone> {
     match state {
         ContainerState::Running | ContainerState::Created => None,
         ContainerState::Gone => Some(Gone::because(GoneReason::ContainerGone).with("container", "removed")),
-        ContainerState::Exited { exit_code, oom_killed, .. } => Some(
-            Gone::because(if *oom_killed { GoneReason::Oom } else { GoneReason::AgentGone })
-                .with("container", "exited")
-                .with("exit_code", *exit_code)
-                .with("oom_killed", *oom_killed),
-        ),
+        ContainerState::Exited { exit_code, oom_killed, .. } => {
+            Some(watch::exited(false, *exit_code, *oom_killed))
+        }
     }
 }

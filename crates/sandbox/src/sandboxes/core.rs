@@ -104,12 +104,18 @@ impl Core {
         Ok(info.await?)
     }
 
-    /// Whether this host may run such a sandbox at all.
-    pub(super) async fn admit(&self, runtime: &str) -> Result<(), SandboxError> {
-        let info = self.engine_info().await?;
+    /// Whether the installation takes a host with these versions.
+    pub(super) fn safe(&self, info: &EngineInfo) -> Result<(), SandboxError> {
         if !self.config.allow_known_bad && !info.warnings.is_empty() {
             return Err(SandboxError::HostUnsafe { warnings: info.warnings.clone() });
         }
+        Ok(())
+    }
+
+    /// Whether this host may run such a sandbox at all.
+    pub(super) async fn admit(&self, runtime: &str) -> Result<(), SandboxError> {
+        let info = self.engine_info().await?;
+        self.safe(info)?;
         if !info.runtimes.iter().any(|known| known == runtime) {
             return Err(SandboxError::RuntimeUnavailable { runtime: runtime.to_owned() });
         }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::core::Core;
 use super::folders::{Card, Folder};
-use super::remove;
+use super::{remove, watch};
 use crate::driver::{Container, ContainerState, Image, LinkKind, LinkPlace, SandboxSpec};
 use crate::ledger::{Reserve, Reserved};
 use crate::sandbox::{Facts, Sandbox};
@@ -40,8 +40,11 @@ pub(super) async fn launch(core: &Arc<Core>, plan: Plan) -> Result<Sandbox, Sand
 
 fn kind(error: &SandboxError) -> &'static str {
     match error {
-        SandboxError::ImageUnavailable { .. } => "image",
-        SandboxError::AgentUnreachable { .. } | SandboxError::Gone(_) | SandboxError::Fenced => "agent",
+        SandboxError::ImageUnavailable { .. } | SandboxError::CannotStart { .. } => "image",
+        SandboxError::ContainerEnded(_)
+        | SandboxError::AgentUnreachable { .. }
+        | SandboxError::Gone(_)
+        | SandboxError::Fenced => "agent",
         SandboxError::Ledger(_) | SandboxError::WorkspaceOwner { .. } => "ledger",
         SandboxError::EngineUnavailable(_)
         | SandboxError::RuntimeUnavailable { .. }
@@ -182,33 +185,42 @@ async fn connected(core: &Core, link: &Link, container: &Container) -> Result<()
         match link.connected(LOOK_INTERVAL.min(limit)).await {
             Ok(()) => return Ok(()),
             Err(LinkError::Disconnected) => {}
-            Err(error) => return Err(unreachable(since, &error.to_string(), None)),
+            Err(error) => return Err(silent(since, &error.to_string())),
         }
-        let state = timeout(limit, core.driver.inspect(&container.id)).await;
+        let looked = timeout(limit, core.driver.inspect(&container.id)).await;
+        let state = looked.unwrap_or(Err(EngineError::TimedOut { operation: "inspect", limit }));
+        let is_over = since.elapsed() >= limit;
+        // The engine may have taken so long to answer that the agent has dialled meanwhile.
+        if is_over && link.connected(Duration::ZERO).await.is_ok() {
+            return Ok(());
+        }
         match state {
-            Ok(Ok(state @ (ContainerState::Gone | ContainerState::Exited { .. }))) => {
-                return Err(unreachable(since, "its container has ended", Some(&state)));
+            Ok(ContainerState::Gone) => {
+                let gone = Gone::because(GoneReason::ContainerGone).with("container", "removed");
+                return Err(SandboxError::ContainerEnded(waited(gone, since)));
             }
-            Ok(Ok(state)) if since.elapsed() >= limit => {
-                return Err(unreachable(since, "its container runs, but it does not dial", Some(&state)));
+            Ok(ContainerState::Exited { exit_code, oom_killed, error }) => {
+                if let Some(error) = error {
+                    tracing::warn!(error, "a container did not run");
+                }
+                let gone = watch::exited(false, exit_code, oom_killed);
+                return Err(SandboxError::ContainerEnded(waited(gone, since)));
             }
-            Ok(Ok(ContainerState::Running | ContainerState::Created)) => {}
-            Ok(Err(error)) if since.elapsed() >= limit => return Err(error.into()),
-            Ok(Err(_)) | Err(_) if since.elapsed() < limit => {}
-            Ok(Err(_)) | Err(_) => return Err(unreachable(since, "the engine does not answer", None)),
+            Ok(ContainerState::Running | ContainerState::Created) if is_over => {
+                return Err(silent(since, "its container runs, but it does not dial"));
+            }
+            // Who cannot be asked is not to blame either.
+            Err(error) if is_over => return Err(error.into()),
+            Ok(ContainerState::Running | ContainerState::Created) | Err(_) => {}
         }
     }
 }
 
-fn unreachable(since: Instant, why: &str, state: Option<&ContainerState>) -> SandboxError {
-    let mut gone = Gone::because(GoneReason::AgentGone)
-        .with("why", why)
-        .with("waited_ms", since.elapsed().as_millis() as u64);
-    if let Some(ContainerState::Exited { exit_code, oom_killed, error }) = state {
-        gone = gone.with("exit_code", *exit_code).with("oom_killed", *oom_killed);
-        if let Some(error) = error {
-            tracing::warn!(error, "a container did not run");
-        }
-    }
-    SandboxError::AgentUnreachable { evidence: gone.evidence }
+fn silent(since: Instant, why: &str) -> SandboxError {
+    let gone = Gone::because(GoneReason::AgentGone).with("why", why);
+    SandboxError::AgentUnreachable { evidence: waited(gone, since).evidence }
+}
+
+fn waited(gone: Gone, since: Instant) -> Gone {
+    gone.with("waited_ms", since.elapsed().as_millis() as u64)
 }

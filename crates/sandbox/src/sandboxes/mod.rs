@@ -122,6 +122,17 @@ impl Sandboxes {
         }
     }
 
+    /// Asks the engine whether it answers now, and looks whether this host may make sandboxes at all. The runtimes that it has.
+    ///
+    /// # Errors
+    /// [`SandboxError::EngineUnavailable`] or [`SandboxError::HostUnsafe`]. An engine that refuses answers all the same.
+    pub async fn ready(&self) -> Result<Vec<String>, SandboxError> {
+        self.ping_engine().await?;
+        let info = self.core.engine_info().await?;
+        self.core.safe(info)?;
+        Ok(info.runtimes.clone())
+    }
+
     /// Asks the engine whether it has an image.
     ///
     /// # Errors

@@ -127,13 +127,7 @@ impl Watcher {
                 Look::Gone(Gone::because(GoneReason::ContainerGone).with("container", "removed"))
             }
             Ok(ContainerState::Exited { exit_code, oom_killed, .. }) => {
-                let reason = reason(self.signs.killed.load(Ordering::Acquire), exit_code, oom_killed);
-                Look::Gone(
-                    Gone::because(reason)
-                        .with("container", "exited")
-                        .with("exit_code", exit_code)
-                        .with("oom_killed", oom_killed),
-                )
+                Look::Gone(exited(self.signs.killed.load(Ordering::Acquire), exit_code, oom_killed))
             }
             Ok(ContainerState::Running | ContainerState::Created) => {
                 let Some(away) = away.filter(|away| *away >= AWAY_LIMIT) else { return Look::Lives };
@@ -154,7 +148,15 @@ impl Watcher {
     }
 }
 
-/// Why a container ended. `killed`: somebody asked the engine for it.
+/// That a container has ended by itself or was ended. `killed`: somebody asked the engine for it.
+pub(super) fn exited(killed: bool, exit_code: i64, oom_killed: bool) -> Gone {
+    Gone::because(reason(killed, exit_code, oom_killed))
+        .with("container", "exited")
+        .with("exit_code", exit_code)
+        .with("oom_killed", oom_killed)
+}
+
+/// Why a container ended.
 fn reason(killed: bool, exit_code: i64, oom_killed: bool) -> GoneReason {
     /// 128 and SIGKILL.
     const KILLED: i64 = 137;

@@ -126,7 +126,7 @@ async fn a_missing_image_and_a_missing_runtime_are_named() {
 }
 
 #[tokio::test]
-async fn an_agent_that_cannot_run_is_an_unavailable_image() {
+async fn an_agent_that_cannot_run_is_said_to_be_so() {
     let place = tempfile::tempdir().unwrap();
     let broken = place.path().join("agent");
     std::fs::write(&broken, "this is no program").unwrap();
@@ -135,30 +135,71 @@ async fn an_agent_that_cannot_run_is_an_unavailable_image() {
     let since = Instant::now();
     let made = worker.acquire(small()).await;
     assert!(
-        matches!(made, Err(SandboxError::ImageUnavailable { .. } | SandboxError::AgentUnreachable { .. })),
+        matches!(made, Err(SandboxError::CannotStart { .. } | SandboxError::ContainerEnded(_))),
         "{made:?}"
     );
     assert!(since.elapsed() < Duration::from_secs(30));
     rig.finish(&[&worker]).await;
 }
 
-#[tokio::test]
-async fn an_agent_that_never_dials_is_reported_with_evidence_and_removed() {
-    // A static program that runs and dials nobody would do; one that ends at once is what every image has.
+/// An installation whose agents are this program.
+fn with_agent(program: &str, agent_connect_ms: u64, engine: Option<String>) -> Rig {
     let place = tempfile::tempdir().unwrap();
-    let silent = place.path().join("agent");
-    std::fs::write(&silent, "#!/bin/sleep 30\n").unwrap();
-    let rig = Rig::with(|config| {
-        config.agent_path = silent;
-        config.agent_connect_ms = 2_000;
-    });
+    let agent = place.path().join("agent");
+    std::fs::write(&agent, program).unwrap();
+    Rig::with(|config| {
+        config.agent_path = agent;
+        config.agent_connect_ms = agent_connect_ms;
+        config.engine = engine;
+    })
+}
+
+#[tokio::test]
+async fn a_container_that_ends_at_once_is_reported_with_evidence_and_removed() {
+    let rig = with_agent("#!/bin/false\n", 30_000, None);
     let worker = rig.worker();
     match worker.acquire(small()).await {
-        Err(SandboxError::AgentUnreachable { evidence }) => {
-            assert!(evidence.contains_key("why"), "{evidence:?}")
+        Err(SandboxError::ContainerEnded(gone)) => {
+            assert_eq!(gone.reason, GoneReason::AgentGone, "{gone:?}");
+            assert_eq!(gone.evidence["exit_code"], 1);
         }
         other => panic!("{other:?}"),
     }
+    rig.finish(&[&worker]).await;
+}
+
+const SILENT: &str = "#!/bin/bash\nexec /bin/sleep 600\n";
+
+#[tokio::test]
+async fn an_agent_that_never_dials_is_reported_with_evidence_and_removed() {
+    let rig = with_agent(SILENT, 2_000, None);
+    let worker = rig.worker();
+    match worker.acquire(small()).await {
+        Err(SandboxError::AgentUnreachable { evidence }) => {
+            assert!(evidence.contains_key("why") && evidence.contains_key("waited_ms"), "{evidence:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    rig.finish(&[&worker]).await;
+}
+
+/// Nobody knows what became of the agent: the container may run, and only the engine could say.
+#[tokio::test]
+async fn an_agent_is_not_blamed_for_an_engine_that_hangs() {
+    let engine = Proxy::start();
+    let rig = with_agent(SILENT, 5_000, Some(engine.address()));
+    let worker = rig.worker();
+    let label = format!("label=io.toolhost.installation={}", rig.identity.installation);
+    let (made, ()) = tokio::join!(worker.acquire(small()), async {
+        until("a sandbox runs", Duration::from_secs(60), || {
+            let running = docker(&["ps", "-q", "--filter", &label, "--filter", "label=io.toolhost.sandbox"]);
+            running.is_ok_and(|ids| !ids.is_empty())
+        })
+        .await;
+        engine.mode(Mode::Hang);
+    });
+    assert!(matches!(made, Err(SandboxError::EngineUnavailable(_))), "{made:?}");
+    engine.mode(Mode::Forward);
     rig.finish(&[&worker]).await;
 }
 

@@ -9,6 +9,8 @@ mod agents;
 mod faults;
 mod life;
 mod profile;
+#[expect(unreachable_pub, reason = "the integration tests have it in their library")]
+#[path = "../../../../tests/src/proxy.rs"]
 mod proxy;
 mod support;
 mod takeover;

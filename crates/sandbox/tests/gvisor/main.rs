@@ -11,7 +11,8 @@ mod faults;
 mod life;
 #[path = "../engine/profile.rs"]
 mod profile;
-#[path = "../engine/proxy.rs"]
+#[expect(unreachable_pub, reason = "the integration tests have it in their library")]
+#[path = "../../../../tests/src/proxy.rs"]
 mod proxy;
 #[path = "../engine/support.rs"]
 mod support;

@@ -8,7 +8,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use domain::policy::Policy;
 use domain::{KeyId, OperatorContext, Principal, Scope, TenantId, TenantStatus};
 use store::{
-    ApiKey, Host, HostOrder, Keeper, NewKey, NewRole, NewTenant, Page, PlainKey, Rotation, Store, Tenant,
+    ApiKey, EngineState, Host, HostOrder, Keeper, NewKey, NewRole, NewTenant, Page, PlainKey, Rotation,
+    Store, Tenant,
 };
 use uuid::Uuid;
 
@@ -80,10 +81,14 @@ fn row_of_host(host: &Host) -> String {
         all.map_or_else(|| format!("{used} MiB"), |all| format!("{used} of {all} MiB"))
     };
     format!(
-        "{}\t{}\t{} workers\t{} sessions\tmemory {}\tdisk {}\t{}\n",
+        "{}\t{}\t{} workers{}\t{} sessions\tmemory {}\tdisk {}\t{}\n",
         host.id,
         host.schedule.as_str(),
         host.workers,
+        match host.engine {
+            Some(EngineState::Down) => ", engine down",
+            Some(EngineState::Works) | None => "",
+        },
         host.used.sandboxes,
         of(host.used.memory_mb + host.pool.memory_mb, host.capacity.memory_mb),
         of(host.used.disk_mb + host.pool.disk_mb, host.capacity.disk_mb),

@@ -168,7 +168,10 @@ pub const SETTINGS: &[Setting] = &[
         "Name of this host, the same for all workers on it and after a restart. The machine's host name when left out.",
     ),
     value("worker.slots", "Calls that run at the same time in this process."),
-    value("worker.sessions", "Sessions that this process owns at the same time."),
+    value(
+        "worker.sessions",
+        "Sessions that this process owns at the same time. Counts as room when sessions are placed.",
+    ),
     value(
         "worker.drain_ms",
         "Time that running calls get when the process is asked to stop; what still runs then is taken over by another worker of the host, or by the next one to start.",

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use store::testing::{TestDatabase, new_session, operator, tenant};
 use store::{
     AuditFilter, CreatedSession, Fence, HostCapacity, HostOrder, HostShare, NewSession, NoRoom, OutputOwner,
-    Page, Retention, SessionFence, SessionWish, Store, TenantRetention,
+    Page, Retention, SessionFence, SessionWish, Store, TenantRetention, WorkerRoom,
 };
 
 use crate::calls::{outcome, output, queued, started};
@@ -41,7 +41,7 @@ async fn no_more_memory_is_promised_than_there_is_when_all_come_at_once() -> Res
     let (second, _) = host(&store, "second", 2_048).await?;
     // A quarter of the first is set aside for its warm pool.
     let pool = HostShare { cpus: 2.0, memory_mb: 1_024, disk_mb: 2_048, sandboxes: 2 };
-    store.set_worker_pool(worker, pool).await?;
+    store.set_worker_room(worker, WorkerRoom { sessions: None, pool }).await?;
     let limits = limits();
     let all = (0..30).map(|n| store.create_session(&contexts[n % 2], new_session(None), &limits, None));
     let mut made = 0;

@@ -10,6 +10,7 @@ mod files;
 mod hosts;
 mod isolation;
 mod leases;
+mod placement;
 mod plans;
 mod restore;
 mod sessions;

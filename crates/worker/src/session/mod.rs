@@ -3,6 +3,7 @@
 mod end;
 mod own;
 mod start;
+mod verdict;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::limits::{EXCHANGES_PER_SESSION, IN_LINE_PER_SESSION, RESTING_PER_SESSION};
 use domain::policy::EffectiveLimits;
-use domain::{ContextId, Session, SessionId, ShellId, ShellName, TenantId};
+use domain::{ContextId, Session, SessionEnd, SessionId, ShellId, ShellName, TenantId};
 use sandbox::Sandbox;
 use serde_json::{Map, Value};
 use store::{SessionFence, SessionWish};
@@ -162,6 +163,16 @@ impl OwnedSession {
                     if self.reset.fetch_max(request, Ordering::Relaxed) >= request => {}
                 Some(wish) => return wish,
                 None => {}
+            }
+            self.wished.notified().await;
+        }
+    }
+
+    /// That it is to end. Other wishes are left where they are.
+    async fn wished_end(&self) -> SessionEnd {
+        loop {
+            if let Some(SessionWish::End(end)) = &*self.wish.lock().unwrap_or_else(PoisonError::into_inner) {
+                return end.clone();
             }
             self.wished.notified().await;
         }

@@ -19,6 +19,8 @@ use crate::tenure::{Tenure, Unwritten};
 const AT_ONCE: Duration = Duration::from_secs(10);
 /// Sandboxes in a row that may go away at once before the session ends.
 const AT_ONCE_LIMIT: u32 = 5;
+/// Time in which a sandbox is taken over when its engine answers.
+const ADOPT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a session came to this worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +73,7 @@ async fn live(
     let mut lineage = Lineage { generation: session.row.generation, ..Lineage::default() };
     let mut present = match begin {
         Begin::Fresh => None,
-        Begin::TakenOver => match adopt(tenure, session, &mut lineage).await {
+        Begin::TakenOver => match adopt_or_end(tenure, session, &mut lineage).await {
             Ok(Adopted::Serving(serving)) => Some(serving),
             Ok(Adopted::None(gone)) => {
                 if let Some(gone) = gone {
@@ -129,6 +131,24 @@ fn note(tenure: &Tenure, session: &OwnedSession, gone: &Gone) {
     let mut evidence = gone.evidence.clone();
     evidence.insert("reason".to_owned(), Value::from(gone.reason.as_str()));
     session.note_gone(evidence);
+}
+
+/// The sandbox that a worker before had, unless the session is to end and the engine still does not say what became of it.
+async fn adopt_or_end(
+    tenure: &Arc<Tenure>,
+    session: &OwnedSession,
+    lineage: &mut Lineage,
+) -> Result<Adopted, NoSandbox> {
+    let end = async {
+        // What can be taken over is removed with the session; what cannot is left to the reaper.
+        tokio::time::sleep(ADOPT_PATIENCE).await;
+        session.wished_end().await
+    };
+    tokio::select! {
+        biased;
+        adopted = adopt(tenure, session, lineage) => adopted,
+        end = end => Err(NoSandbox::End(end)),
+    }
 }
 
 /// A sandbox, unless the session is to end before there is one.

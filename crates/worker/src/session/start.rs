@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{SessionEnd, SessionEndReason};
 use sandbox::{
     AcquireRequest, Adoption, Gone, Sandbox, SandboxError, Workspace, WorkspaceFate, WorkspaceName,
 };
-use serde_json::{Map, Value};
 use store::{LiveSandbox, StoreError};
 
+use super::verdict::{Past, Verdict, verdict};
 use super::{OwnedSession, Serving};
 use crate::tenure::{Tenure, Unwritten};
 
@@ -25,11 +24,17 @@ pub(super) struct Lineage {
     pub(super) reset: Option<u32>,
 }
 
+impl Lineage {
+    fn past(&self) -> Past {
+        if self.generation > 0 { Past::Served } else { Past::New }
+    }
+}
+
 /// Why there is no sandbox.
 #[derive(Debug)]
 pub(super) enum NoSandbox {
     /// The session has to end.
-    End(SessionEnd),
+    End(domain::SessionEnd),
     /// It is not this worker's any more.
     Superseded,
 }
@@ -41,6 +46,7 @@ pub(super) async fn obtain(
     lineage: &mut Lineage,
 ) -> Result<Serving, NoSandbox> {
     let mut pause = RETRY.0;
+    let mut failures = 0;
     loop {
         let request = AcquireRequest {
             image: session.row.image.clone(),
@@ -54,13 +60,15 @@ pub(super) async fn obtain(
                     return Ok(serving);
                 }
             }
-            Err(error) => match verdict(&error) {
-                Verdict::End(end) => return Err(NoSandbox::End(end)),
-                Verdict::Leave => return Err(NoSandbox::Superseded),
-                Verdict::Retry => {
-                    tracing::warn!(session = %session.id, %error, "no sandbox yet; trying again");
+            Err(error) => {
+                match verdict(&error, lineage.past(), failures) {
+                    Verdict::End(end) => return Err(NoSandbox::End(end)),
+                    Verdict::Leave => return Err(NoSandbox::Superseded),
+                    Verdict::Failed => failures += 1,
+                    Verdict::Wait => {}
                 }
-            },
+                tracing::warn!(session = %session.id, failures, %error, "no sandbox yet; trying again");
+            }
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY.1);
@@ -241,28 +249,4 @@ async fn abandon(tenure: &Arc<Tenure>, session: &OwnedSession, row: &LiveSandbox
         tracing::warn!(sandbox = %sandbox_id, %error, "a sandbox could not be removed yet");
     }
     Ok(())
-}
-
-enum Verdict {
-    Retry,
-    End(SessionEnd),
-    Leave,
-}
-
-fn verdict(error: &SandboxError) -> Verdict {
-    let end = |reason: SessionEndReason, evidence: Map<String, Value>| {
-        Verdict::End(SessionEnd { evidence, ..SessionEnd::because(reason) })
-    };
-    match error {
-        SandboxError::ImageUnavailable { image, reason } => {
-            let evidence = [("image", image), ("seen", reason)];
-            let evidence = evidence.map(|(name, value)| (name.to_owned(), Value::from(value.as_str())));
-            end(SessionEndReason::ImageUnavailable, evidence.into_iter().collect())
-        }
-        SandboxError::AgentUnreachable { evidence } => {
-            end(SessionEndReason::ImageUnavailable, evidence.clone())
-        }
-        SandboxError::Fenced | SandboxError::ShuttingDown => Verdict::Leave,
-        _ => Verdict::Retry,
-    }
 }

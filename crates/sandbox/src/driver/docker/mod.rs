@@ -128,7 +128,9 @@ impl DockerDriver {
         };
         match self.engine.call("start", ACT, |docker| docker.start_container(&container.id, None)).await {
             Ok(()) => Ok(container),
-            Err(EngineError::Refused { message, .. }) if message.contains("OCI runtime") => {
+            Err(EngineError::Refused { message, .. })
+                if message.contains("OCI runtime") && !blames_the_host(&message) =>
+            {
                 tracing::warn!(image = spec.image, message, "the runtime could not start the agent");
                 let reason = "the container runtime could not start the agent in it".to_owned();
                 Err(EngineError::CannotStart { image: spec.image.clone(), reason })
@@ -136,6 +138,27 @@ impl DockerDriver {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether a container did not start because its host is out of something, or slow: any image would fare the same.
+fn blames_the_host(message: &str) -> bool {
+    /// What runtimes and kernels say then, in lower case.
+    const SIGNS: [&str; 12] = [
+        "cgroup",
+        "fork/exec",
+        "cannot allocate memory",
+        "no space left on device",
+        "resource temporarily unavailable",
+        "too many open files",
+        "device or resource busy",
+        "input/output error",
+        "context deadline exceeded",
+        "timed out",
+        "timeout",
+        "signal: killed",
+    ];
+    let message = message.to_ascii_lowercase();
+    SIGNS.iter().any(|sign| message.contains(sign))
 }
 
 /// The installation's name becomes part of names, labels and paths.
@@ -310,5 +333,32 @@ impl Driver for DockerDriver {
 
     fn events(&self) -> BoxStream<'static, Result<ContainerEvent, EngineError>> {
         events::stream(Arc::clone(&self.engine), self.identity.selector(Kind::Sandbox))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_host_is_no_broken_image() {
+        for of_the_host in [
+            "OCI runtime create failed: container_linux.go:380: starting container process caused: process_linux.go:402: \
+             getting the final child's pid from pipe caused: EOF: fork/exec /proc/self/exe: resource temporarily unavailable: unknown",
+            "OCI runtime create failed: runc create failed: unable to start container process: unable to apply cgroup \
+             configuration: mkdir /sys/fs/cgroup/memory/docker/0f: cannot allocate memory: unknown",
+            "OCI runtime create failed: rootfs_linux.go:76: mounting \"tmpfs\" to rootfs at \"/tmp\" caused: no space left on \
+             device: unknown",
+        ] {
+            assert!(blames_the_host(of_the_host), "{of_the_host}");
+        }
+        for of_the_image in [
+            "OCI runtime create failed: container_linux.go:380: starting container process caused: exec: \
+             \"/.toolhost/agent\": stat /.toolhost/agent: no such file or directory: unknown",
+            "OCI runtime create failed: runc create failed: unable to start container process: exec /.toolhost/agent: \
+             exec format error: unknown",
+        ] {
+            assert!(!blames_the_host(of_the_image), "{of_the_image}");
+        }
     }
 }

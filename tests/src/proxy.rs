@@ -1,4 +1,4 @@
-//! An engine that can be made to hang or to go away, without touching the real one.
+//! An engine that can be made to hang or to go away, without touching the real one. The sandbox room's own tests have it too.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,9 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
+/// How the engine behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// Everything goes through.
     Forward,
     /// Connections are taken, and nothing is ever said on them.
@@ -16,17 +17,24 @@ pub(crate) enum Mode {
     Down,
 }
 
-pub(crate) struct Proxy {
+/// Stands before the engine for as long as it lives.
+#[derive(Debug)]
+pub struct Proxy {
     mode: watch::Sender<Mode>,
     socket: PathBuf,
     _place: tempfile::TempDir,
 }
 
 impl Proxy {
-    pub(crate) fn start() -> Self {
-        let place = tempfile::tempdir().unwrap();
+    /// Begins to carry what is said to the engine.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    #[must_use]
+    pub fn start() -> Self {
+        let place = tempfile::tempdir().expect("a folder can be made");
         let socket = place.path().join("engine.sock");
-        let listener = UnixListener::bind(&socket).unwrap();
+        let listener = UnixListener::bind(&socket).expect("a socket can be made");
         let mode = watch::Sender::new(Mode::Forward);
         let modes = mode.subscribe();
         tokio::spawn(async move {
@@ -37,11 +45,14 @@ impl Proxy {
         Self { mode, socket, _place: place }
     }
 
-    pub(crate) fn address(&self) -> String {
+    /// Its address, for `sandbox.engine`.
+    #[must_use]
+    pub fn address(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
 
-    pub(crate) fn mode(&self, mode: Mode) {
+    /// From now on, for connections that there are too.
+    pub fn mode(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 }
