@@ -1,12 +1,12 @@
 //! What an installation decides about its API. The binary fills this from its own configuration tree.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::limits;
 use domain::policy::Policy;
 
+use crate::http::TrustedProxy;
 use crate::jwt::IssuerConfig;
 use crate::tls::Tls;
 
@@ -26,7 +26,7 @@ pub struct ApiConfig {
     /// Runtimes that sessions may ask for, beside the default.
     pub runtimes: Vec<String>,
     /// Proxies whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: Vec<IpAddr>,
+    pub trusted_proxies: Vec<TrustedProxy>,
     /// Issuers whose tokens are taken.
     pub issuers: Vec<IssuerConfig>,
     /// Wrong credentials that one address may present in a minute.

@@ -9,6 +9,7 @@
 
 mod guard;
 mod idle;
+mod scrapers;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use tower::ServiceExt;
 
 use self::guard::Guarded;
 use self::idle::Activity;
+pub use self::scrapers::serve_metrics;
 use crate::http::PeerAddress;
 use crate::metrics::Counted;
 use crate::state::ApiState;

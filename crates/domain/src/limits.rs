@@ -206,3 +206,5 @@ pub const FORM_HEADER_BYTES: usize = 8 * 1024;
 pub const TRANSFERS_PER_SESSION: u32 = 32;
 /// Uploads and downloads of one tenant that one process carries at the same time: each may hold a megabyte.
 pub const TRANSFERS_PER_TENANT: u32 = 128;
+/// Connections of one process's listener for metrics and health: far more than scrapers and probes have, and far fewer than its descriptors.
+pub const METRICS_CONNECTIONS: usize = 256;

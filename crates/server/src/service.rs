@@ -153,9 +153,7 @@ impl Service {
             let router = api::metrics_router(registry, readiness);
             // Served to the end of the drain: that is when somebody wants to know.
             let ended = service.ended.clone();
-            let serving = service.listen(async move {
-                axum::serve(listener, router).with_graceful_shutdown(ended.cancelled_owned()).await
-            });
+            let serving = service.listen(api::serve_metrics(listener, router, ended));
             service.metrics_listener = Some(serving);
         }
         Ok(service)

@@ -8,6 +8,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::json;
 use tests::collector::{Collector, hex};
 use tests::{Client, Host, host, wait};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
@@ -162,6 +163,49 @@ async fn a_closed_log_and_no_collector_at_all_hold_nothing_up() {
             let call = client.bash(&session, "echo still").await?;
             ensure!(call["result"]["structured"]["stdout"] == "still\n", "{call:#}");
         }
+        Ok(())
+    })
+    .await;
+}
+
+/// A scraper that asks again and again and reads nothing, so that answers wait in the process.
+async fn deaf_scraper(address: std::net::SocketAddr) -> Result<tokio::net::TcpStream> {
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(4_096)?;
+    let mut stream = socket.connect(address).await?;
+    stream.write_all("GET /metrics HTTP/1.1\r\nhost: toolhost\r\n\r\n".repeat(300).as_bytes()).await?;
+    // The first byte: it is being answered.
+    stream.read_u8().await?;
+    Ok(stream)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scrapers_that_read_nothing_hold_nothing_up() {
+    Host::test(&[], async |host| {
+        let metrics = host.processes[0].wait_for(|line| host::address(line, "metrics are served"))?;
+        let address = metrics.trim_start_matches("http://").parse()?;
+        let mut scrapers = Vec::new();
+        for _ in 0..20 {
+            scrapers.push(deaf_scraper(address).await?);
+        }
+        // And some that say nothing at all.
+        for _ in 0..20 {
+            scrapers.push(tokio::net::TcpStream::connect(address).await?);
+        }
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        for _ in 0..5 {
+            let call = client.bash(&session, "echo still").await?;
+            ensure!(call["result"]["structured"]["stdout"] == "still\n", "{call:#}");
+        }
+        let metrics = Client::new(&metrics, "");
+        let ended = "toolhost_calls_ended_total{status=\"succeeded\",tool=\"bash\"}";
+        wait::until("another one is served", || async { Ok(value(&metrics, ended).await? >= 5.0) }).await?;
+        ensure!(metrics.get("/readyz").await?.status == 200);
+        // It still stops in order, with all of them there.
+        let stopped = host.processes[0].stop()?;
+        ensure!(stopped.success(), "{stopped}");
+        drop(scrapers);
         Ok(())
     })
     .await;

@@ -70,7 +70,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub use address::PeerAddress;
+pub use address::{NoProxy, PeerAddress, TrustedProxy};
 pub(crate) use under_way::UnderWay;
 
 use crate::health::Readiness;

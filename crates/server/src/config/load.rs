@@ -356,6 +356,16 @@ mod tests {
     }
 
     #[test]
+    fn proxies_are_addresses_and_networks() {
+        let config = from_env(&[("TOOLHOST_SERVER__TRUSTED_PROXIES", "[\"10.0.0.0/8\", \"::1\"]")]);
+        let proxies = config.expect("loads").server.trusted_proxies;
+        assert_eq!(proxies.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.0/8", "::1"]);
+        let error = from_env(&[("TOOLHOST_SERVER__TRUSTED_PROXIES", "[\"ingress\"]")]);
+        let error = error.expect_err("is refused").to_string();
+        assert!(error.contains("`ingress` is neither an address nor a network"), "{error}");
+    }
+
+    #[test]
     fn limits_of_single_tools_may_be_set() {
         let config = from_file("[policy.tools.per_tool.bash]\napproval = \"deny\"\n", &[]).expect("loads");
         assert!(config.policy.tools.per_tool.contains_key("bash"));

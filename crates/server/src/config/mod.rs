@@ -86,7 +86,7 @@ pub struct ServerConfig {
     /// Time that open requests and streams get at shutdown, in milliseconds.
     pub drain_ms: u64,
     /// Proxies whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: Vec<std::net::IpAddr>,
+    pub trusted_proxies: Vec<api::TrustedProxy>,
 }
 
 impl Default for ServerConfig {

@@ -78,7 +78,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     value(
         "server.trusted_proxies",
-        "Addresses of proxies whose `X-Forwarded-For` is believed when the client's address is recorded.",
+        "Proxies whose `X-Forwarded-For` is believed when a client's address is recorded and throttled: addresses, and networks such as `10.0.0.0/8` where an ingress has changing ones.",
     ),
     text(
         "tls.certificate",
