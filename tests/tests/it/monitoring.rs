@@ -181,6 +181,67 @@ fn rules_and_dashboard_name_only_metrics_and_labels_that_exist() {
     }
 }
 
+/// Grafana is in no test (its image cannot be had without a network), so what it is given is held against what it will find there.
+#[test]
+fn what_grafana_is_given_fits_together() {
+    let compose = read("docker-compose.yml");
+    let service = |name: &str| {
+        let from =
+            compose.split(&format!("\n  {name}:\n")).nth(1).unwrap_or_else(|| panic!("no service {name}"));
+        from.split("\n\n").next().expect("a part").to_owned()
+    };
+    let grafana = service("grafana");
+    for hardened in [
+        "cap_drop: [ALL]",
+        "read_only: true",
+        "no-new-privileges:true",
+        "secrets: [grafana_password]",
+        "GF_SECURITY_ADMIN_PASSWORD__FILE: /run/secrets/grafana_password",
+    ] {
+        assert!(grafana.contains(hardened), "grafana is without {hardened}: {grafana}");
+    }
+    assert!(read("deploy/compose/secrets.sh").contains("> \"$folder/grafana_password\""));
+    let provisioning = "- ./deploy/grafana/provisioning:/etc/grafana/provisioning:ro";
+    assert!(grafana.contains(provisioning), "{grafana}");
+
+    let dashboards = read("deploy/grafana/provisioning/dashboards/toolhost.yml");
+    let path = dashboards.split("path: ").nth(1).and_then(|rest| rest.split('}').next()).expect("a path");
+    assert!(grafana.contains(&format!("- ./deploy/grafana/dashboards:{path}:ro")), "{path}: {grafana}");
+    let source = read("deploy/grafana/provisioning/datasources/toolhost.yml");
+    let url = source.split("url: http://").nth(1).and_then(|rest| rest.lines().next()).expect("a URL");
+    let (name, port) = url.split_once(':').expect("a port");
+    assert!(service(name).contains(&format!(":{port}\"]")), "{name} has no port {port}: {}", service(name));
+    assert!(source.contains("type: prometheus") && source.contains("isDefault: true"), "{source}");
+
+    let text = read("deploy/grafana/dashboards/toolhost.json");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let declared: BTreeSet<&str> = dashboard["templating"]["list"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|variable| variable["name"].as_str().expect("a name"))
+        .collect();
+    let used = text.split("${").skip(1).filter_map(|rest| rest.split(['}', ':']).next());
+    let used: BTreeSet<&str> = used.chain(plain_variables(&text)).collect();
+    assert!(used.contains("datasource") && used.contains("instance"), "{used:?}");
+    let unknown: Vec<_> = used.difference(&declared).collect();
+    assert!(unknown.is_empty(), "the dashboard declares no {unknown:?}");
+    let mut ids: Vec<_> =
+        dashboard["panels"].as_array().expect("panels").iter().map(|panel| &panel["id"]).collect();
+    let panels = ids.len();
+    ids.sort_by_key(|id| id.as_u64());
+    ids.dedup();
+    assert_eq!(ids.len(), panels, "two panels have one id");
+}
+
+/// Variables written as `$name`; those of Grafana itself begin with two underscores.
+fn plain_variables(text: &str) -> impl Iterator<Item = &str> {
+    text.split('$').skip(1).filter_map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        Some(&rest[..end]).filter(|name| !name.is_empty() && !name.starts_with("__"))
+    })
+}
+
 fn collect(value: &Value, into: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
