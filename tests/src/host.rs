@@ -2,7 +2,7 @@
 //! it stops what runs and asserts that nothing is left: no process, no container, no workspace, no loop device.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -175,10 +175,18 @@ impl Host {
     /// # Errors
     /// When it fails.
     pub fn cli(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.command()?.args(arguments).output()?;
+        let output = self.run(arguments)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "toolhost {}: {said}", arguments.join(" "));
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Runs `toolhost` to its end, however it ends.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn run(&self, arguments: &[&str]) -> Result<Output> {
+        Ok(self.command()?.args(arguments).output()?)
     }
 
     fn command(&self) -> Result<Command> {

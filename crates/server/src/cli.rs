@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use chrono::{DateTime, Utc};
 use clap::{Args, Parser, Subcommand};
 use domain::{HostId, KeyId, Scope, TenantId};
 
@@ -34,7 +35,7 @@ pub enum Command {
     /// Manage tenants and keys.
     #[command(subcommand)]
     Admin(AdminCommand),
-    /// Check the audit trail, and keep its signed heads.
+    /// Read and check the audit trail, and keep its signed heads.
     #[command(subcommand)]
     Audit(AuditCommand),
     /// Print the effective configuration, with secrets redacted.
@@ -85,6 +86,8 @@ pub struct ConfigArgs {
 /// Arguments of `audit`.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
+    /// Print a trail, newest first.
+    List(AuditListArgs),
     /// Find rows that were changed, deleted, inserted or reordered, and tails that were cut. Ends with 1 when there are any.
     Verify {
         /// Only this tenant's trail. All trails, and the installation's own, when left out.
@@ -96,6 +99,38 @@ pub enum AuditCommand {
     },
     /// Print the signed heads of all trails, one JSON object a line. Keep them where the database's administrators cannot write.
     Checkpoint,
+}
+
+/// Arguments of `audit list`.
+#[derive(Debug, Args)]
+pub struct AuditListArgs {
+    /// This tenant's trail. The installation's own when left out: hosts, operators, and credentials that nobody knows.
+    #[arg(long)]
+    pub tenant: Option<TenantId>,
+    /// Recorded at or after this time (RFC 3339).
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<DateTime<Utc>>,
+    /// Recorded before this time (RFC 3339).
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<DateTime<Utc>>,
+    /// This action, such as `auth.refuse`, or all that begin so, as `host.*`; can be repeated.
+    #[arg(long = "action", value_name = "ACTION")]
+    pub actions: Vec<String>,
+    /// The id of the API key, or the name, of who did it.
+    #[arg(long)]
+    pub principal: Option<String>,
+    /// What it was done to.
+    #[arg(long)]
+    pub target: Option<String>,
+    /// Only what was allowed (`true`), or only what was refused (`false`).
+    #[arg(long)]
+    pub allowed: Option<bool>,
+    /// Most rows; all when left out.
+    #[arg(long, value_name = "ROWS")]
+    pub limit: Option<usize>,
+    /// One JSON object a line, as `GET /v1/admin/audit` has them.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `admin`.
@@ -175,6 +210,20 @@ pub enum TenantCommand {
         tenant: TenantId,
         /// The document; `-` reads standard input.
         file: PathBuf,
+    },
+    /// Set the days that a tenant keeps things. What is left out is the installation's; it can only be less.
+    Retention {
+        /// The tenant.
+        tenant: TenantId,
+        /// Calls and their results.
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        calls_days: Option<u32>,
+        /// Events of calls.
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        events_days: Option<u32>,
+        /// Output of calls and shells.
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        output_days: Option<u32>,
     },
     /// Write everything of a tenant to a file, as JSON lines. A file that was cut off is gone on with.
     Export {

@@ -11,13 +11,13 @@ mod report;
 mod seal;
 mod verify;
 
-use domain::{Principal, TenantContext, TenantId};
+use domain::{OperatorContext, Principal, TenantContext, TenantId};
 use serde_json::Value;
 
 pub(crate) use chain::hex;
 pub use chain::{AuditHead, AuditKeys};
 pub(crate) use emptied::empty_some;
-pub use read::{AuditEntry, AuditFilter, AuditSeal};
+pub use read::{AuditEntry, AuditFilter, AuditSeal, Trail};
 pub use report::{AuditReport, Finding};
 pub use seal::Sealed;
 
@@ -90,6 +90,13 @@ impl Store {
     pub async fn audit(&self, context: &TenantContext, row: AuditRow) -> Result<()> {
         let mut conn = self.db().tenant("audit", context).await?;
         conn.audit(Some(context.tenant_id()), context.principal(), &row).await?;
+        conn.end().await
+    }
+
+    /// Records a decision about an operator, in the installation's own trail.
+    pub async fn audit_above(&self, operator: &OperatorContext, row: AuditRow) -> Result<()> {
+        let mut conn = self.db().system("audit").await?;
+        conn.audit(None, operator.principal(), &row).await?;
         conn.end().await
     }
 }

@@ -6,8 +6,9 @@
 //!   there is no such key.
 //! * A positive answer is remembered for two seconds, so that a busy key costs a query every two seconds; revocation,
 //!   expiry and suspension therefore hold everywhere within that time. Refusals are not remembered.
-//! * Refusals are recorded in the audit trail, but at most [`REFUSALS_RECORDED`] a minute and process: a flood of wrong
-//!   keys must not become a flood of writes. The next row after a pause says how many were left out; the metric counts all.
+//! * Refusals are recorded in the audit trail, but at most [`REFUSALS_RECORDED`] a minute and process for each [`Owner`]: a flood of
+//!   wrong keys must not become a flood of writes, nor hide that a tenant's revoked key is still in use. The next row after a pause
+//!   says how many were left out; the metric counts all.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -34,8 +35,32 @@ use crate::{AuditRow, Result, Store, StoreError};
 pub(crate) const REMEMBER: Duration = Duration::from_secs(2);
 /// Keys that are remembered at once.
 pub(crate) const REMEMBERED: usize = 10_000;
-/// Refusals that one process records in a minute.
+/// Refusals of one owner's credentials that one process records in a minute.
 const REFUSALS_RECORDED: u32 = 30;
+
+/// Why tokens are refused. Closed, so that metrics show each from the start.
+pub const TOKEN_REFUSALS: &[&str] = &[
+    "token_algorithm",
+    "token_audience",
+    "token_exp",
+    "token_expired",
+    "token_form",
+    "token_header",
+    "token_issuer",
+    "token_key",
+    "token_not_yet",
+    "token_role",
+    "token_scopes",
+    "token_signature",
+    "token_subject",
+    "token_tenant",
+    "token_time",
+    "token_too_large",
+    UNKNOWN_TENANT,
+];
+
+/// A genuine token of a tenant that is not there.
+pub(crate) const UNKNOWN_TENANT: &str = "unknown_tenant";
 
 /// Who a valid credential speaks for.
 #[expect(clippy::large_enum_variant, reason = "made once a request and moved out of at once")]
@@ -73,6 +98,46 @@ pub enum AuthRefusal {
     Store(#[from] StoreError),
 }
 
+impl AuthRefusal {
+    /// Every word that [`Self::reason`] has.
+    pub(crate) fn reasons() -> impl Iterator<Item = &'static str> {
+        let of_keys = [Self::Malformed, Self::Unknown, Self::Revoked, Self::Expired, Self::TenantSuspended];
+        of_keys.into_iter().filter_map(|refusal| refusal.reason()).chain(TOKEN_REFUSALS.iter().copied())
+    }
+
+    /// The word for metrics and trail; `None` when nothing was decided.
+    const fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Malformed => Some("malformed"),
+            Self::Unknown => Some("unknown"),
+            Self::Revoked => Some("revoked"),
+            Self::Expired => Some("expired"),
+            Self::TenantSuspended => Some("tenant_suspended"),
+            Self::Token(reason) => Some(*reason),
+            Self::Store(_) => None,
+        }
+    }
+
+    /// Whether the credential itself was right, so that it is known whose it is.
+    const fn is_of_somebody(&self) -> bool {
+        match self {
+            Self::Revoked | Self::Expired | Self::TenantSuspended => true,
+            Self::Malformed | Self::Unknown | Self::Token(_) | Self::Store(_) => false,
+        }
+    }
+}
+
+/// Whose a refused credential is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Owner {
+    /// Nobody knows: whoever guesses shares what is recorded with all who guess.
+    Nobody,
+    /// The operators'.
+    Operators,
+    /// A tenant's.
+    Tenant(TenantId),
+}
+
 /// What is known of a key that was right.
 #[derive(Debug, Clone)]
 struct Known {
@@ -86,11 +151,11 @@ struct Known {
     until: Instant,
 }
 
-/// Keys that were right a moment ago, and the budget of recorded refusals.
+/// Keys that were right a moment ago, and the budgets of recorded refusals.
 #[derive(Debug, Default)]
 pub(crate) struct AuthMemory {
     known: Mutex<HashMap<Digest, Known>>,
-    refusals: Mutex<Refusals>,
+    refusals: Mutex<HashMap<Owner, Refusals>>,
 }
 
 #[derive(Debug, Default)]
@@ -101,9 +166,13 @@ struct Refusals {
 }
 
 impl Refusals {
+    fn is_over(&self, now: Instant) -> bool {
+        self.minute.is_none_or(|minute| now.duration_since(minute) >= Duration::from_secs(60))
+    }
+
     /// Whether one more may be recorded now, and how many were left out before it.
     fn take(&mut self, now: Instant) -> Option<u64> {
-        if self.minute.is_none_or(|minute| now.duration_since(minute) >= Duration::from_secs(60)) {
+        if self.is_over(now) {
             (self.minute, self.recorded) = (Some(now), 0);
         }
         if self.recorded >= REFUSALS_RECORDED {
@@ -184,7 +253,10 @@ impl Store {
         };
         match (row.refusal(), row.known.speak(address)) {
             (None, Authenticated::Tenant(context)) => Ok(context),
-            (Some(refusal), _) => Err(refusal),
+            (Some(refusal), _) => {
+                self.record_refusal(&refusal, Some(id), Some(tenant_id), address).await;
+                Err(refusal)
+            }
             (None, Authenticated::Operator(_)) => Err(AuthRefusal::Unknown),
         }
     }
@@ -229,23 +301,18 @@ impl Store {
         tenant_id: Option<TenantId>,
         address: Option<IpAddr>,
     ) {
-        let reason = match refusal {
-            AuthRefusal::Malformed => "malformed",
-            AuthRefusal::Unknown => "unknown",
-            AuthRefusal::Revoked => "revoked",
-            AuthRefusal::Expired => "expired",
-            AuthRefusal::TenantSuspended => "tenant_suspended",
-            AuthRefusal::Token(reason) => reason,
-            AuthRefusal::Store(_) => return,
-        };
+        let Some(reason) = refusal.reason() else { return };
         self.db().metrics.auth_refusals.with_label_values(&[reason]).inc();
-        let Some(left_out) = locked(&self.auth().refusals).take(Instant::now()) else {
-            return;
+        let owner = match (refusal.is_of_somebody(), tenant_id) {
+            (false, _) => Owner::Nobody,
+            (true, None) => Owner::Operators,
+            (true, Some(tenant_id)) => Owner::Tenant(tenant_id),
         };
+        let Some(left_out) = self.auth().may_record(owner, Instant::now()) else { return };
         // The key id of an unknown key is what the caller claims, so it is a detail and not the principal's.
-        let claimed = key_id.filter(|_| tenant_id.is_none());
+        let claimed = key_id.filter(|_| owner == Owner::Nobody);
         let principal = Principal {
-            key_id: key_id.filter(|_| tenant_id.is_some()),
+            key_id: key_id.filter(|_| owner != Owner::Nobody),
             name: "unauthenticated".to_owned(),
             address,
             issuer: None,
@@ -275,6 +342,18 @@ impl Store {
 }
 
 impl AuthMemory {
+    /// Whether one more refusal of this owner's credentials may be recorded, and how many were left out before it.
+    fn may_record(&self, owner: Owner, now: Instant) -> Option<u64> {
+        let mut refusals = locked(&self.refusals);
+        if refusals.len() >= REMEMBERED && !refusals.contains_key(&owner) {
+            refusals.retain(|_, of_owner| !of_owner.is_over(now));
+            if refusals.len() >= REMEMBERED {
+                return None;
+            }
+        }
+        refusals.entry(owner).or_default().take(now)
+    }
+
     fn remember(&self, digest: Digest, known: Known) {
         let mut memory = locked(&self.known);
         if memory.len() >= REMEMBERED {
@@ -375,5 +454,18 @@ mod tests {
         assert_eq!(refusals.take(start), None);
         assert_eq!(refusals.take(start), None);
         assert_eq!(refusals.take(start + Duration::from_secs(61)), Some(2));
+    }
+
+    #[test]
+    fn guesses_hide_nobody_s_own_refusals() {
+        let (memory, start) = (AuthMemory::default(), Instant::now());
+        for _ in 0..=REFUSALS_RECORDED {
+            memory.may_record(Owner::Nobody, start);
+        }
+        assert_eq!(memory.may_record(Owner::Nobody, start), None);
+        let tenants = [1, 2].map(|n| Owner::Tenant(TenantId::from_uuid(Uuid::from_u128(n))));
+        for owner in [Owner::Operators, tenants[0], tenants[1]] {
+            assert_eq!(memory.may_record(owner, start), Some(0), "{owner:?}");
+        }
     }
 }

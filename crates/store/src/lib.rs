@@ -75,9 +75,9 @@ use uuid::Uuid;
 pub use admission::{Admission, AdmitSession, Admitted, CallDecision, NewCall};
 pub use artifacts::{ArtifactFilter, NewArtifact};
 pub use audit::{
-    AuditEntry, AuditFilter, AuditHead, AuditKeys, AuditReport, AuditRow, AuditSeal, Finding, Sealed,
+    AuditEntry, AuditFilter, AuditHead, AuditKeys, AuditReport, AuditRow, AuditSeal, Finding, Sealed, Trail,
 };
-pub use auth::{AuthRefusal, Authenticated};
+pub use auth::{AuthRefusal, Authenticated, TOKEN_REFUSALS};
 pub use bus::{Bus, CallChange, CallWatch, Hint, QueueWatch, ShellWatch};
 pub use calls::CallFilter;
 pub use cancelling::CancelReason;

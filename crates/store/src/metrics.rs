@@ -6,7 +6,7 @@ use prometheus::{
 };
 
 use crate::admit_batch::Verdict;
-use crate::{Result, StoreError};
+use crate::{AuthRefusal, Result, StoreError};
 
 /// Counters of this process.
 #[derive(Debug, Clone)]
@@ -141,12 +141,14 @@ impl Metrics {
             (&self.batches, &["committed", "split", "retried", "unavailable"][..]),
             (&self.writes, &["admit", "append", "finish"]),
             (&self.errors, &["unavailable", "internal", "unstorable", "storage"]),
-            (&self.auth_refusals, &["malformed", "unknown", "revoked", "expired", "tenant_suspended"]),
             (&self.events, EventBody::KINDS),
         ] {
             for label in labels {
                 counters.with_label_values(&[*label]);
             }
+        }
+        for reason in AuthRefusal::reasons() {
+            self.auth_refusals.with_label_values(&[reason]);
         }
         for pool in ["app", "system"] {
             self.connections_limit.with_label_values(&[pool]);

@@ -12,7 +12,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
-use crate::auth::{AuthRefusal, Authenticated, REMEMBER, REMEMBERED};
+use crate::auth::{AuthRefusal, Authenticated, REMEMBER, REMEMBERED, UNKNOWN_TENANT};
 use crate::db::read;
 use crate::keys::scopes_of;
 use crate::{Result, Store};
@@ -70,7 +70,7 @@ impl Store {
         let answer = match self.standing(subject).await {
             Ok(Some(standing)) if standing.status == TenantStatus::Active => Ok(standing),
             Ok(Some(_)) => Err((AuthRefusal::TenantSuspended, Some(subject.tenant_id))),
-            Ok(None) => Err((AuthRefusal::Token("unknown_tenant"), None)),
+            Ok(None) => Err((AuthRefusal::Token(UNKNOWN_TENANT), None)),
             Err(error) => Err((error.into(), None)),
         };
         match answer {
@@ -82,7 +82,7 @@ impl Store {
         }
     }
 
-    /// Records that a token was refused before anybody was asked about its subject.
+    /// Records that a token was refused before anybody was asked about its subject, for one of [`crate::TOKEN_REFUSALS`].
     pub async fn refuse_token(&self, reason: &'static str, address: Option<IpAddr>) -> AuthRefusal {
         let refusal = AuthRefusal::Token(reason);
         self.record_refusal(&refusal, None, None, address).await;

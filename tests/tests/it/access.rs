@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use sqlx::{Connection, Executor, PgConnection};
 use tests::client::id_of;
 use tests::{Client, Follower, Host, wait};
 
@@ -235,6 +236,17 @@ async fn operators_manage_tenants_over_the_api() {
         let listed = operator.get(&format!("/v1/admin/tenants/{id}/keys")).await?.expect(200)?;
         ensure!(!listed.to_string().contains(&text), "a key is shown once");
 
+        let path = format!("/v1/admin/tenants/{id}");
+        let keep =
+            |arguments: &[&str]| host.cli(&[&["admin", "tenant", "retention", &id], arguments].concat());
+        keep(&["--calls-days", "10", "--output-days", "1"])?;
+        let kept = operator.get(&path).await?.expect(200)?["retention"].clone();
+        ensure!(kept == json!({"calls_days": 10, "events_days": null, "output_days": 1}), "{kept}");
+        ensure!(keep(&["--events-days", "0"]).is_err(), "nothing is kept for no day");
+        keep(&[])?;
+        let kept = operator.get(&path).await?.expect(200)?["retention"].clone();
+        ensure!(kept["calls_days"].is_null() && kept["output_days"].is_null(), "{kept}");
+
         host.cli(&["admin", "tenant", "suspend", &id])?;
         wait::until("a suspended tenant is refused", || async {
             Ok(client.get("/v1/me").await?.status == 403)
@@ -272,6 +284,54 @@ async fn the_trail_is_sealed_while_the_service_works_and_verified_by_command() {
             host.cli(&["audit", "verify", "--checkpoint", &checkpoint]).is_err(),
             "a forged checkpoint is told"
         );
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_row_is_told_by_command_and_trails_are_read_by_it() {
+    Host::test(&[], async |host| {
+        let (tenant, other) = (host.tenant("acme")?, host.tenant("other")?);
+        let session = tenant.client.session(json!({})).await?;
+        other.client.session(json!({})).await?;
+        tenant.client.with_key("th_guessed").get("/v1/me").await?.problem(401, "unauthenticated")?;
+        let of = |tenant: &str| host.cli(&["audit", "list", "--json", "--tenant", tenant]);
+        for id in [&tenant.id, &other.id] {
+            wait::until("every row is sealed", || async {
+                let rows = of(id)?.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+                Ok(rows.len() > 2 && rows.iter().all(|row| row["seal"]["sequence"].is_u64()))
+            })
+            .await?;
+        }
+
+        let made = host.cli(&["audit", "list", "--tenant", &tenant.id, "--action", "session.create"])?;
+        let fields: Vec<_> = made.split('\t').collect();
+        ensure!(fields[1..3] == ["allowed", "session.create"] && fields[5] == session, "{made}");
+        let guessed = host.cli(&["audit", "list", "--action", "auth.*", "--allowed", "false"])?;
+        ensure!(guessed.contains("\trefused\tauth.refuse\tunauthenticated\t127.0.0.1\t"), "{guessed}");
+        ensure!(!guessed.contains(&session) && guessed.lines().count() == 1, "{guessed}");
+        let all = of(&tenant.id)?;
+        let first = host.cli(&["audit", "list", "--json", "--tenant", &tenant.id, "--limit", "1"])?;
+        ensure!(all.lines().next() == Some(&first) && all.lines().count() > 1, "newest first: {all}");
+
+        // As whoever has the database can.
+        let mut intruder = PgConnection::connect(&host.postgres.url()).await?;
+        intruder.execute("SET session_replication_role = replica").await?;
+        let change = sqlx::query("UPDATE audit_log SET target = 'sess_another' WHERE target = $1");
+        let changed = change.bind(&session).execute(&mut intruder).await?.rows_affected();
+        ensure!(changed > 0, "nothing was changed");
+        let verified = host.run(&["audit", "verify"])?;
+        let said = String::from_utf8_lossy(&verified.stdout).into_owned();
+        ensure!(verified.status.code() == Some(1), "{}: {said}", verified.status);
+        let told = |id: &str, word: &str| said.contains(&format!("{id}\t{word}\t"));
+        ensure!(
+            told(&tenant.id, "TAMPERED") && told(&other.id, "ok") && told("installation", "ok"),
+            "{said}"
+        );
+        ensure!(host.run(&["audit", "verify", "--tenant", &tenant.id])?.status.code() == Some(1));
+        host.cli(&["audit", "verify", "--tenant", &other.id])?;
+        intruder.close().await?;
         Ok(())
     })
     .await;

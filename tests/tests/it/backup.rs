@@ -71,10 +71,10 @@ async fn what_was_lost_with_its_machine_comes_back_from_the_whole_set() {
             Ok(host.cli(&["audit", "checkpoint"])?.contains(&tenant.id))
         })
         .await?;
-        let dump = host.folder().join("backup.dump").display().to_string();
-        postgres("pg_dump", &["--format=custom", "--file", &dump, "--dbname", &host.postgres.url()])?;
         let checkpoint = host.folder().join("checkpoint.jsonl").display().to_string();
         std::fs::write(&checkpoint, host.cli(&["audit", "checkpoint"])? + "\n")?;
+        let dump = host.folder().join("backup.dump").display().to_string();
+        postgres("pg_dump", &["--format=custom", "--file", &dump, "--dbname", &host.postgres.url()])?;
 
         // The machine stops, its disk is copied, and then there is nothing of it: no container, no workspace, no object.
         host.processes.last_mut().context("a process")?.kill();

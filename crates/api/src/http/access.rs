@@ -227,12 +227,11 @@ async fn require(
     scope: Scope,
     operation: String,
 ) -> Result<(), Problem> {
-    let context = match authenticated {
+    match authenticated {
         Authenticated::Operator(_) if scope == Scope::Operator => return Ok(()),
-        Authenticated::Operator(_) => return Err(insufficient(scope)),
         Authenticated::Tenant(context) if context.has(scope) && scope != Scope::Operator => return Ok(()),
-        Authenticated::Tenant(context) => context,
-    };
+        Authenticated::Operator(_) | Authenticated::Tenant(_) => {}
+    }
     let row = AuditRow {
         action: "scope.refuse",
         target: Some(operation),
@@ -240,7 +239,11 @@ async fn require(
         reason: Some(format!("the credential lacks the scope {scope}")),
         details: Value::Object(serde_json::Map::new()),
     };
-    if let Err(error) = state.store.audit(context, row).await {
+    let recorded = match authenticated {
+        Authenticated::Tenant(context) => state.store.audit(context, row).await,
+        Authenticated::Operator(operator) => state.store.audit_above(operator, row).await,
+    };
+    if let Err(error) = recorded {
         tracing::warn!(%error, "a refused scope could not be recorded");
     }
     Err(insufficient(scope))

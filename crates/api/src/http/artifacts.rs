@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 use chrono::Duration;
 use domain::{ArtifactId, ArtifactKind, CallId, SessionId, limits};
 use futures_util::TryStreamExt;
-use store::ArtifactFilter;
+use serde_json::json;
+use store::{ArtifactFilter, AuditRow};
 
 use super::access::Tenant;
 use super::downloads::{Download, Part};
@@ -121,6 +122,7 @@ pub(crate) async fn delete_artifact(
 pub(crate) async fn get_artifact_content(
     State(state): State<ApiState>,
     Tenant(context): Tenant,
+    credential: Credential,
     Id(id): Id<ArtifactId>,
     mut params: Params,
     method: Method,
@@ -139,6 +141,8 @@ pub(crate) async fn get_artifact_content(
         Part::Answer(response) => Ok(*response),
         Part::Bytes { head, .. } if method == Method::HEAD => Ok(*head),
         Part::Bytes { from, to, head } => {
+            let details = json!({"from": from, "to": to, "by_link": credential.is_signed_url()});
+            state.store.audit(&context, AuditRow::done("artifact.read", id).details(details)).await?;
             let content = state.store.artifact_content(&artifact, from..to).await?;
             Ok(head.map(|_| Body::from_stream(content.map_err(std::io::Error::other))))
         }
@@ -172,6 +176,9 @@ pub(crate) async fn create_artifact_link(
         // Never longer than the credential that makes it.
         expires_at: credential.until().map_or(expires_at, |until| until.min(expires_at)),
     };
+    // Nobody gets a link that is not on record.
+    let row = AuditRow::done("artifact.link", id).details(json!({"expires_at": token.expires_at}));
+    state.store.audit(&context, row).await?;
     let url = format!("/v1/artifacts/{id}/content?token={}", state.signer.stream_token(&token));
     let link =
         ArtifactLink { object: "artifact_link", artifact_id: id, url, expires_at: token.expires_at.into() };

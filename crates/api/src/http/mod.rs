@@ -131,6 +131,7 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(usage::list_usage_hours))
         .routes(routes!(usage::get_session_usage))
         .routes(routes!(usage::list_usage_of_all))
+        .routes(routes!(audit::list_audit_of_all))
         .routes(routes!(tenants::create_tenant, tenants::list_tenants))
         .routes(routes!(tenants::get_tenant, tenants::patch_tenant))
         .routes(routes!(erasures::export_tenant))

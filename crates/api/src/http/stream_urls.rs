@@ -5,6 +5,8 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use chrono::Duration;
 use domain::{CallId, limits};
+use serde_json::json;
+use store::AuditRow;
 
 use super::access::Tenant;
 use super::extract::{Id, IdempotencyKey, Input, Json};
@@ -50,6 +52,9 @@ pub(crate) async fn create_stream_url(
         // Never longer than the credential that makes it.
         expires_at: credential.until().map_or(expires_at, |until| until.min(expires_at)),
     };
+    // Nobody gets a URL that is not on record.
+    let row = AuditRow::done("stream_url.create", call_id).details(json!({"expires_at": token.expires_at}));
+    state.store.audit(&context, row).await?;
     let url = format!("/v1/calls/{call_id}/events?token={}", state.signer.stream_token(&token));
     let created = StreamUrl { object: "stream_url", call_id, url, expires_at: token.expires_at.into() };
     Ok((StatusCode::CREATED, axum::Json(created)))

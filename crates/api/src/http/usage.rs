@@ -200,6 +200,6 @@ fn hours(params: &mut Params) -> Result<HourFilter, Problem> {
 }
 
 /// What the database can keep, and more than anybody needs.
-fn in_our_age(at: DateTime<Utc>) -> bool {
+pub(super) fn in_our_age(at: DateTime<Utc>) -> bool {
     (0..=253_402_300_799).contains(&at.timestamp())
 }

@@ -107,3 +107,22 @@ impl Issuer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    /// The list is the store's, whose metrics show it; the words are written here.
+    #[test]
+    fn every_reason_is_in_the_closed_list() {
+        let sources = [include_str!("claims.rs"), include_str!("mod.rs"), include_str!("token.rs")];
+        let words = sources.iter().flat_map(|text| text.split('"'));
+        let written: BTreeSet<&str> = words
+            .filter(|word| {
+                word.strip_prefix("token_").is_some_and(|rest| !rest.is_empty() && !rest.contains(' '))
+            })
+            .collect();
+        let listed = store::TOKEN_REFUSALS.iter().copied().filter(|word| word.starts_with("token_"));
+        assert_eq!(written, listed.collect::<BTreeSet<_>>());
+    }
+}

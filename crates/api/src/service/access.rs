@@ -48,6 +48,14 @@ impl Credential {
         }
     }
 
+    /// Whether it came with a URL that somebody else may have made.
+    pub(crate) fn is_signed_url(&self) -> bool {
+        match self.presented {
+            Presented::Token(_) => true,
+            Presented::Key(_) | Presented::Jwt(_) => false,
+        }
+    }
+
     /// When it stops holding by itself, where it says so.
     pub(crate) fn until(&self) -> Option<DateTime<Utc>> {
         self.until

@@ -9,7 +9,7 @@ use domain::policy::Policy;
 use domain::{KeyId, OperatorContext, Principal, Scope, TenantId, TenantStatus};
 use store::{
     ApiKey, EngineState, Host, HostOrder, Keeper, NewKey, NewRole, NewTenant, Page, PlainKey, Rotation,
-    Store, Tenant,
+    Store, Tenant, TenantRetention,
 };
 use uuid::Uuid;
 
@@ -124,6 +124,17 @@ async fn tenant(store: &Store, operator: &OperatorContext, command: TenantComman
             let policy = read_policy(&file)?;
             store.set_tenant_policy(operator, tenant, &policy).await?;
             eprintln!("set the policy of {tenant}; it holds within seconds");
+            Ok(())
+        }
+        TenantCommand::Retention { tenant, calls_days, events_days, output_days } => {
+            let retention = TenantRetention { calls_days, events_days, output_days };
+            store.set_tenant_retention(operator, tenant, retention).await?;
+            let days = [("calls", calls_days), ("events", events_days), ("output", output_days)];
+            let days = days.map(|(what, days)| match days {
+                Some(days) => format!("{what} {days} days"),
+                None => format!("{what} as long as the installation does"),
+            });
+            eprintln!("the tenant {tenant} keeps {}", days.join(", "));
             Ok(())
         }
         TenantCommand::Export { tenant, output } => leaving::export(store, operator, tenant, &output).await,

@@ -1,13 +1,14 @@
-//! `toolhost audit`: whether the trail is as it was written, and the signed heads that tell it from outside.
+//! `toolhost audit`: what the trail says, whether it is as it was written, and the signed heads that tell it from outside.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use domain::TenantId;
-use store::{AuditHead, AuditReport, Store};
+use api::wire::audit::AuditEntryView;
+use domain::{OperatorContext, Principal, TenantId};
+use store::{AuditEntry, AuditFilter, AuditHead, AuditReport, Store, Trail};
 
 use super::print;
-use crate::cli::AuditCommand;
+use crate::cli::{AuditCommand, AuditListArgs};
 use crate::config::Config;
 use crate::wiring;
 
@@ -26,6 +27,7 @@ pub(super) async fn run(config: &Config, command: AuditCommand) -> Result<()> {
             }
         }
         AuditCommand::Checkpoint => checkpoint(&store).await,
+        AuditCommand::List(arguments) => list(&store, arguments).await,
     };
     store.close().await;
     done
@@ -36,6 +38,54 @@ async fn checkpoint(store: &Store) -> Result<()> {
         print(&format!("{}\n", serde_json::to_string(&head)?))?;
     }
     Ok(())
+}
+
+async fn list(store: &Store, arguments: AuditListArgs) -> Result<()> {
+    let AuditListArgs { tenant, since, until, actions, principal, target, allowed, limit, json } = arguments;
+    let filter = AuditFilter { since, until, actions, principal, target, allowed };
+    let operator = OperatorContext::verified(Principal::command_line());
+    let (mut left, mut after) = (limit.unwrap_or(usize::MAX), None);
+    while left > 0 {
+        let listed = store.export_audit(Trail::Above(&operator, tenant), &filter, after).await?;
+        let mut text = String::new();
+        for entry in listed.items.into_iter().take(left) {
+            left -= 1;
+            text.push_str(&if json { line(entry)? } else { row(&entry) });
+        }
+        print(&text)?;
+        after = listed.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn line(entry: AuditEntry) -> Result<String> {
+    Ok(serde_json::to_string(&AuditEntryView::from(entry))? + "\n")
+}
+
+/// `<time>\t<allowed or refused>\t<action>\t<who>\t<from where>\t<on what>\t<why not>\t<facts>`.
+fn row(entry: &AuditEntry) -> String {
+    let verdict = if entry.allowed { "allowed" } else { "refused" };
+    let who = entry.principal.key_id.map_or_else(|| entry.principal.name.clone(), |key| key.to_string());
+    let address = entry.principal.address.map_or_else(|| "-".to_owned(), |address| address.to_string());
+    let fields = [
+        entry.at.format("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
+        verdict.to_owned(),
+        entry.action.clone(),
+        who,
+        address,
+        entry.target.clone().unwrap_or_else(|| "-".to_owned()),
+        entry.reason.clone().unwrap_or_else(|| "-".to_owned()),
+        entry.details.to_string(),
+    ];
+    fields.map(|field| plain(&field)).join("\t") + "\n"
+}
+
+/// Names and paths are what clients made them: nothing of them may move the terminal's cursor, or look like another row.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 async fn verify(store: &Store, tenant: Option<TenantId>, checkpoints: Vec<AuditHead>) -> Result<()> {
@@ -85,4 +135,14 @@ fn read(path: &Path) -> Result<Vec<AuditHead>> {
             serde_json::from_str(line).with_context(|| format!("{} is no checkpoint", path.display()))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn what_a_client_named_cannot_write_to_the_terminal() {
+        assert_eq!(plain("GET /a\tb\n\u{1b}[2J\u{9b}x ü"), "GET /a\u{fffd}b\u{fffd}\u{fffd}[2J\u{fffd}x ü");
+    }
 }

@@ -1,14 +1,14 @@
 //! Reading the trail: filters, pages, and where each row lies in the chain.
 
 use chrono::{DateTime, Utc};
-use domain::{Principal, TenantContext};
+use domain::{OperatorContext, Principal, TenantContext, TenantId};
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::db::{read, signed, unsigned};
+use crate::db::{Conn, read, signed, unsigned};
 use crate::{Listed, Page, Result, Store};
 
 /// One recorded decision.
@@ -60,28 +60,71 @@ pub struct AuditFilter {
     pub allowed: Option<bool>,
 }
 
+/// Whose trail, and by which right it is read.
+#[derive(Debug, Clone, Copy)]
+pub enum Trail<'a> {
+    /// A tenant's, by somebody of its own.
+    Own(&'a TenantContext),
+    /// By an operator: a tenant's, or (`None`) the installation's own, of what lies above tenants.
+    Above(&'a OperatorContext, Option<TenantId>),
+}
+
+impl<'a> From<&'a TenantContext> for Trail<'a> {
+    fn from(context: &'a TenantContext) -> Self {
+        Self::Own(context)
+    }
+}
+
+impl Trail<'_> {
+    fn tenant_id(self) -> Option<TenantId> {
+        match self {
+            Self::Own(context) => Some(context.tenant_id()),
+            Self::Above(_, tenant_id) => tenant_id,
+        }
+    }
+}
+
+/// Rows of one trail. Two statements, as an index serves `=` and `IS NULL` but not what would mean both.
+macro_rules! rows_of {
+    ($tenant:literal) => {
+        concat!(
+            "SELECT l.id, l.at, l.principal, l.action, l.target, l.allowed, l.reason, l.details, c.seq, c.hash
+             FROM audit_log l LEFT JOIN audit_chain c ON c.entry_id = l.id
+             WHERE ",
+            $tenant,
+            " AND (l.at, l.id) < ($2, $3)
+               AND ($4::timestamptz IS NULL OR l.at >= $4) AND ($5::timestamptz IS NULL OR l.at < $5)
+               AND (cardinality($6::text[] || $7::text[]) = 0 OR l.action = ANY ($6)
+                    OR EXISTS (SELECT FROM unnest($7) prefix WHERE starts_with(l.action, prefix)))
+               AND ($8::text IS NULL OR l.principal ->> 'name' = $8 OR l.principal ->> 'key_id' = $8)
+               AND ($9::text IS NULL OR l.target = $9) AND ($10::boolean IS NULL OR l.allowed = $10)
+             ORDER BY l.at DESC, l.id DESC LIMIT $11"
+        )
+    };
+}
+
 impl Store {
-    /// A page of the tenant's trail, newest first.
-    pub async fn list_audit(
+    /// A page of a trail, newest first.
+    pub async fn list_audit<'a>(
         &self,
-        context: &TenantContext,
+        trail: impl Into<Trail<'a>>,
         filter: &AuditFilter,
         page: Page,
     ) -> Result<Listed<AuditEntry>> {
         let fetch = u32::try_from(page.fetch()).unwrap_or(u32::MAX);
-        let entries = self.audit_rows(context, filter, page.after, fetch).await?;
+        let entries = self.audit_rows(trail.into(), filter, page.after, fetch).await?;
         Ok(page.cut(entries, |entry| position(entry.at, entry.id)))
     }
 
     /// The next stretch of an export, and where the one behind it begins. Longer than a page, as nobody pages through it by hand.
-    pub async fn export_audit(
+    pub async fn export_audit<'a>(
         &self,
-        context: &TenantContext,
+        trail: impl Into<Trail<'a>>,
         filter: &AuditFilter,
         after: Option<Uuid>,
     ) -> Result<Listed<AuditEntry>> {
         const STRETCH: u32 = 1_000;
-        let items = self.audit_rows(context, filter, after, STRETCH).await?;
+        let items = self.audit_rows(trail.into(), filter, after, STRETCH).await?;
         let full = items.len() == STRETCH as usize;
         let next = items.last().filter(|_| full).map(|entry| position(entry.at, entry.id));
         Ok(Listed { items, next })
@@ -89,7 +132,7 @@ impl Store {
 
     async fn audit_rows(
         &self,
-        context: &TenantContext,
+        trail: Trail<'_>,
         filter: &AuditFilter,
         after: Option<Uuid>,
         limit: u32,
@@ -100,35 +143,35 @@ impl Store {
         let prefixes: Vec<_> =
             prefixes.iter().map(|prefix| prefix.trim_end_matches('*').to_owned()).collect();
         let (at, id) = after.map_or_else(|| (end_of_time(), i64::MAX), place);
-        let mut conn = self.db().tenant(OPERATION, context).await?;
-        let rows = conn
-            .all(
-                sqlx::query(
-                    "SELECT l.id, l.at, l.principal, l.action, l.target, l.allowed, l.reason, l.details, c.seq, c.hash
-                     FROM audit_log l LEFT JOIN audit_chain c ON c.entry_id = l.id
-                     WHERE l.tenant_id = $1 AND (l.at, l.id) < ($2, $3)
-                       AND ($4::timestamptz IS NULL OR l.at >= $4) AND ($5::timestamptz IS NULL OR l.at < $5)
-                       AND (cardinality($6::text[] || $7::text[]) = 0 OR l.action = ANY ($6)
-                            OR EXISTS (SELECT FROM unnest($7) prefix WHERE starts_with(l.action, prefix)))
-                       AND ($8::text IS NULL OR l.principal ->> 'name' = $8 OR l.principal ->> 'key_id' = $8)
-                       AND ($9::text IS NULL OR l.target = $9) AND ($10::boolean IS NULL OR l.allowed = $10)
-                     ORDER BY l.at DESC, l.id DESC LIMIT $11",
-                )
-                .bind(context.tenant_id().uuid())
-                .bind(at)
-                .bind(id)
-                .bind(filter.since)
-                .bind(filter.until)
-                .bind(exact)
-                .bind(prefixes)
-                .bind(&filter.principal)
-                .bind(&filter.target)
-                .bind(filter.allowed)
-                .bind(i64::from(limit)),
-            )
-            .await?;
+        let tenant_id = trail.tenant_id();
+        let sql = match tenant_id {
+            Some(_) => rows_of!("l.tenant_id = $1"),
+            None => rows_of!("l.tenant_id IS NULL AND $1::uuid IS NULL"),
+        };
+        let statement = sqlx::query(sql)
+            .bind(tenant_id.map(TenantId::uuid))
+            .bind(at)
+            .bind(id)
+            .bind(filter.since)
+            .bind(filter.until)
+            .bind(exact)
+            .bind(prefixes)
+            .bind(&filter.principal)
+            .bind(&filter.target)
+            .bind(filter.allowed)
+            .bind(i64::from(limit));
+        let mut conn = self.reader_of(OPERATION, trail).await?;
+        let rows = conn.all(statement).await?;
         conn.end().await?;
         read(OPERATION, &rows, entry)
+    }
+
+    /// A tenant's own people read as the tenant, so that row-level security stands behind the statement.
+    async fn reader_of(&self, operation: &'static str, trail: Trail<'_>) -> Result<Conn> {
+        match trail {
+            Trail::Own(context) => self.db().tenant(operation, context).await,
+            Trail::Above(_, _) => self.db().system(operation).await,
+        }
     }
 }
 

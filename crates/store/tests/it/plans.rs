@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, PgConnection, raw_sql};
 use store::testing::{Durability, TestDatabase, operator, running_session, tenant};
 use store::{
     Announce, AuditFilter, CallFilter, ClaimCursor, Dropped, Fence, HourFilter, Page, Retention,
-    SessionFilter, Store, UsageGroup,
+    SessionFilter, Store, Trail, UsageGroup,
 };
 
 use crate::calls::{claim, outcome, output, queued, started, worker};
@@ -259,6 +259,12 @@ async fn audit(past: &mut Past) -> Result<()> {
             Ok(store.list_audit(context, &filter, page()).await?)
         })
         .await?;
+        for tenant_id in [Some(past.context.tenant_id()), None] {
+            past.stays_on_indexes("audit for operators", "audit_log", async |store, _| {
+                Ok(store.list_audit(Trail::Above(&operator(), tenant_id), &filter, page()).await?)
+            })
+            .await?;
+        }
     }
     Ok(())
 }
