@@ -116,6 +116,15 @@ answer=$(curl -sS --fail-with-body --max-time 90 "http://$api/v1/calls" -H "Auth
     -d '{"tool": "bash", "arguments": {"command": "echo hello from $(whoami)"}, "wait_ms": 60000}')
 [[ $(jq -r .status <<< "$answer") == succeeded && $answer == *'hello from tool'* ]] || die "the call: $answer"
 
+say "keeping an artifact"
+# More than is gathered in memory, and read by the other process.
+answer=$(curl -sS --fail-with-body --max-time 90 "http://$api/v1/calls" -H "Authorization: Bearer $key" \
+    -H 'Content-Type: application/json' \
+    -d '{"tool": "bash", "arguments": {"command": "seq 1 1000000"}, "wait_ms": 60000}')
+artifact=$(jq -er .result.truncated.artifact_id <<< "$answer") || die "no artifact: $answer"
+last=$(curl -sS --fail-with-body --max-time 90 "http://$api/v1/artifacts/$artifact/content" -H "Authorization: Bearer $key" | tail -n 1)
+[[ $last == 1000000 ]] || die "the artifact ends with: $last"
+
 say "asking Prometheus"
 prometheus=$("${compose[@]}" port prometheus 9090)
 # Both processes are scraped, and the worker has counted the call.
