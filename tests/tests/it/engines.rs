@@ -128,7 +128,7 @@ async fn agents_that_come_late_cost_a_session_nothing() {
     Host::test_prepared(async |host| {
         let agent = late_agent(host)?;
         host.set("sandbox.agent_path", &agent.display().to_string());
-        host.set("sandbox.agent_connect_ms", "1500");
+        host.set("sandbox.agent_connect_ms", "4000");
         host.set("sandbox.pool", "[]");
         host.serve(&["--with-worker"])?;
         let client = host.tenant("acme")?.client;

@@ -8,6 +8,7 @@ pub(crate) const RUNTIME: &str = "runc";
 mod agents;
 mod faults;
 mod life;
+mod mute;
 mod profile;
 #[expect(unreachable_pub, reason = "the integration tests have it in their library")]
 #[path = "../../../../tests/src/proxy.rs"]

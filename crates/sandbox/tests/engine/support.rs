@@ -144,8 +144,12 @@ impl Rig {
     }
 
     pub(crate) fn worker_with(&self, config: Config) -> Sandboxes {
+        self.worker_on(self.driver.clone(), config)
+    }
+
+    /// The same with another driver.
+    pub(crate) fn worker_on(&self, driver: Arc<dyn Driver>, config: Config) -> Sandboxes {
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
-        let driver: Arc<dyn Driver> = self.driver.clone();
         let sandboxes = Sandboxes::new(&self.identity, driver, self.ledger.clone(), config, metrics);
         sandboxes.start();
         sandboxes

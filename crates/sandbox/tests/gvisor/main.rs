@@ -9,6 +9,8 @@ pub(crate) const RUNTIME: &str = "runsc";
 mod faults;
 #[path = "../engine/life.rs"]
 mod life;
+#[path = "../engine/mute.rs"]
+mod mute;
 #[path = "../engine/profile.rs"]
 mod profile;
 #[expect(unreachable_pub, reason = "the integration tests have it in their library")]
