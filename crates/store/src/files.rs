@@ -35,6 +35,8 @@ pub enum FileBefore {
         bytes: Vec<u8>,
         /// Their SHA-256.
         sha256: String,
+        /// The permission bits, when the change sets others.
+        permissions: Option<u32>,
     },
     /// Something that was too large to be kept.
     NotKept,
@@ -170,7 +172,7 @@ impl Store {
         let row = conn
             .optional(
                 sqlx::query(
-                    "SELECT before, before_sha256, before_bytes FROM file_versions
+                    "SELECT before, before_sha256, before_bytes, before_mode FROM file_versions
                      WHERE tenant_id = $1 AND call_id = $2 AND path_hash = $3",
                 )
                 .bind(context.tenant_id().uuid())
@@ -191,11 +193,12 @@ impl Store {
         before: &FileBefore,
     ) -> Result<()> {
         const OPERATION: &str = "plan change";
-        let (word, sha256, content) = match before {
-            FileBefore::Absent => ("absent", None, None),
-            FileBefore::NotKept => ("not_kept", None, None),
-            FileBefore::Content { bytes: content, sha256 } => {
-                ("content", Some(bytes(OPERATION, sha256)?), Some(content.as_slice()))
+        let (word, sha256, content, mode) = match before {
+            FileBefore::Absent => ("absent", None, None, None),
+            FileBefore::NotKept => ("not_kept", None, None, None),
+            FileBefore::Content { bytes: content, sha256, permissions } => {
+                let mode = permissions.and_then(|bits| i32::try_from(bits).ok());
+                ("content", Some(bytes(OPERATION, sha256)?), Some(content.as_slice()), mode)
             }
         };
         let mut conn = self.db().system_transaction(OPERATION).await?;
@@ -203,8 +206,8 @@ impl Store {
             .optional(
                 sqlx::query(owned!(
                     ", planned AS (
-                         INSERT INTO file_versions (tenant_id, session_id, path_hash, path, call_id, before, before_sha256, before_bytes)
-                         SELECT tenant_id, id, $4, $5, $6, $7, $8, $9 FROM owned
+                         INSERT INTO file_versions (tenant_id, session_id, path_hash, path, call_id, before, before_sha256, before_bytes, before_mode)
+                         SELECT tenant_id, id, $4, $5, $6, $7, $8, $9, $10 FROM owned
                          ON CONFLICT (call_id, path_hash) DO NOTHING
                      )
                      SELECT 1 FROM owned"
@@ -217,7 +220,8 @@ impl Store {
                 .bind(call.uuid())
                 .bind(word)
                 .bind(sha256)
-                .bind(content),
+                .bind(content)
+                .bind(mode),
             )
             .await?;
         conn.execute(
@@ -323,6 +327,8 @@ impl Store {
                     "WITH last AS (",
                     undoable!(),
                     ") SELECT v.before, v.before_sha256, v.before_bytes, (SELECT count(*) FROM last) AS steps,
+                           (SELECT m.before_mode FROM file_versions m JOIN last ON last.id = m.id
+                             WHERE m.before_mode IS NOT NULL ORDER BY m.id LIMIT 1) AS before_mode,
                            (SELECT after_sha256 FROM last ORDER BY id DESC LIMIT 1) AS after_sha256
                        FROM file_versions v WHERE v.id = (SELECT min(id) FROM last)"
                 ))
@@ -417,6 +423,9 @@ fn before(row: &PgRow) -> Result<FileBefore, sqlx::Error> {
         "content" => FileBefore::Content {
             bytes: row.try_get("before_bytes")?,
             sha256: hex(&row.try_get::<Vec<u8>, _>("before_sha256")?),
+            permissions: row
+                .try_get::<Option<i32>, _>("before_mode")?
+                .and_then(|bits| u32::try_from(bits).ok()),
         },
         _ => return Err(unknown_word("file_versions.before")),
     })

@@ -41,7 +41,7 @@ pub(crate) struct Change {
 pub(crate) async fn look(cx: &Context, place: &SandboxPath) -> Result<Present, ToolError> {
     if let Some(before) = cx.records.planned_change(place).await? {
         let content = match &before {
-            Before::Content { bytes, sha256 } => Some((bytes.clone(), sha256.clone())),
+            Before::Content { bytes, sha256, .. } => Some((bytes.clone(), sha256.clone())),
             Before::Absent | Before::NotKept => None,
         };
         return Ok(Present { content, stat: None, before, is_planned: true });
@@ -55,7 +55,9 @@ pub(crate) async fn look(cx: &Context, place: &SandboxPath) -> Result<Present, T
     };
     let content = file.sha256.map(|sha256| (file.bytes, sha256));
     let before = match &content {
-        Some((bytes, sha256)) => Before::Content { bytes: bytes.clone(), sha256: sha256.clone() },
+        Some((bytes, sha256)) => {
+            Before::Content { bytes: bytes.clone(), sha256: sha256.clone(), permissions: None }
+        }
         None => Before::NotKept,
     };
     Ok(Present { content, stat: Some(file.stat), before, is_planned: false })
@@ -143,7 +145,13 @@ impl Present {
         place: &SandboxPath,
         change: Change,
     ) -> Result<FileWritten, ToolError> {
-        cx.records.plan_change(place, self.before.clone()).await?;
+        let mut before = self.before.clone();
+        if let (Before::Content { permissions, .. }, Some(_), Some(stat)) =
+            (&mut before, change.permissions, &self.stat)
+        {
+            *permissions = Some(stat.permissions);
+        }
+        cx.records.plan_change(place, before).await?;
         let mode = match self.before {
             Before::Absent => WriteMode::CreateNew,
             Before::Content { .. } | Before::NotKept if change.appends => WriteMode::Append,

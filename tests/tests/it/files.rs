@@ -57,6 +57,23 @@ async fn a_file_is_read_before_it_is_changed_and_changes_are_taken_back() {
         ensure!(shown == "efbbbf6f6e650d0a0974776f0d0a746872656521 750\n", "{shown}");
         ensure!(refused(client, session, "undo_edit", json!({"path": "a.txt"})).await? == "nothing_to_undo");
 
+        // The bits that a change has set go with it; those that somebody else has set stay.
+        for (content, permissions) in [("x", json!("0600")), ("y", json!(null)), ("z", json!("0644"))] {
+            let mut write = json!({"path": "a.txt", "content": content});
+            if !permissions.is_null() {
+                write["permissions"] = permissions;
+            }
+            done(client, session, "write_file", write).await?;
+        }
+        for (steps, mode) in [(1, "600"), (2, "750")] {
+            done(client, session, "undo_edit", json!({"path": "a.txt", "steps": steps})).await?;
+            ensure!(printed(client, session, "stat -c %a a.txt").await? == format!("{mode}\n"), "{steps}");
+        }
+        done(client, session, "write_file", json!({"path": "a.txt", "content": "w"})).await?;
+        printed(client, session, "chmod 700 a.txt").await?;
+        done(client, session, "undo_edit", json!({"path": "a.txt"})).await?;
+        ensure!(printed(client, session, "stat -c %a a.txt").await? == "700\n");
+
         let editor = "str_replace_editor";
         let file = "/workspace/new/b.py";
         let create = json!({"command": "create", "path": file, "file_text": "def f():\n    return 1\n"});

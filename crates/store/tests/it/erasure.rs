@@ -99,8 +99,11 @@ async fn life(store: &Store, mark: &str) -> Result<TenantContext> {
         };
         let end = piece.bytes.len() as u64;
         store.append_shell_output(&fence, shell.id, vec![piece], end).await?;
-        let before =
-            FileBefore::Content { bytes: format!("{mark}-before").into_bytes(), sha256: "ab".repeat(32) };
+        let before = FileBefore::Content {
+            bytes: format!("{mark}-before").into_bytes(),
+            sha256: "ab".repeat(32),
+            permissions: None,
+        };
         store.plan_change(&fence, call.id, &format!("{mark}-path"), &before).await?;
         let seen = SeenFile { sha256: None, size_bytes: 1, modified_ms: None };
         store.see_file(&fence, &format!("{mark}-read"), &seen).await?;

@@ -20,7 +20,7 @@ fn seen(sha256: &str) -> SeenFile {
 }
 
 fn content(text: &str) -> FileBefore {
-    FileBefore::Content { bytes: text.as_bytes().to_vec(), sha256: OLD.to_owned() }
+    FileBefore::Content { bytes: text.as_bytes().to_vec(), sha256: OLD.to_owned(), permissions: None }
 }
 
 async fn session(store: &Store, name: &str) -> Result<(TenantContext, SessionFence)> {
@@ -93,6 +93,35 @@ async fn a_change_is_planned_made_and_undone_once() -> Result<()> {
 }
 
 #[tokio::test]
+async fn permission_bits_are_those_before_the_first_change_that_set_others() -> Result<()> {
+    let store = TestDatabase::new().await?.store().await?;
+    let (context, fence) = session(&store, "acme").await?;
+    let path = "/workspace/a";
+    let with = |text: &str, permissions| FileBefore::Content {
+        bytes: text.as_bytes().to_vec(),
+        sha256: OLD.to_owned(),
+        permissions,
+    };
+    for (number, before) in
+        [(1, with("1", None)), (2, with("2", Some(0o644))), (3, with("3", Some(0o755))), (4, with("4", None))]
+    {
+        store.plan_change(&fence, call(number), path, &before).await?;
+        assert_eq!(store.planned_change(&context, call(number), path).await?, Some(before));
+        store.change_made(&fence, call(number), path, &seen(NEW)).await?;
+    }
+    for (steps, before) in [
+        (1, with("4", None)),
+        (2, with("3", Some(0o755))),
+        (3, with("2", Some(0o644))),
+        (4, with("1", Some(0o644))),
+    ] {
+        let undoable = store.undoable(&context, fence.session_id, call(9), path, steps).await?;
+        assert_eq!(undoable.context("some")?.before, before, "{steps} steps");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn old_versions_go_where_there_are_too_many() -> Result<()> {
     let store = TestDatabase::new().await?.store().await?;
     let (context, fence) = session(&store, "acme").await?;
@@ -103,7 +132,8 @@ async fn old_versions_go_where_there_are_too_many() -> Result<()> {
     }
     let kept = store.undoable(&context, fence.session_id, call(99), path, 1_000).await?.context("some")?;
     assert_eq!(kept.steps, domain::limits::FILE_VERSIONS);
-    let large = FileBefore::Content { bytes: vec![7; 6 * 1024 * 1024], sha256: OLD.to_owned() };
+    let large =
+        FileBefore::Content { bytes: vec![7; 6 * 1024 * 1024], sha256: OLD.to_owned(), permissions: None };
     for number in 100..112 {
         store.plan_change(&fence, call(number), "/workspace/b", &large).await?;
         store.change_made(&fence, call(number), "/workspace/b", &seen(NEW)).await?;

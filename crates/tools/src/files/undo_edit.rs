@@ -59,7 +59,7 @@ impl Tool for UndoEdit {
         arguments: &[renamed("file_path", "path"), renamed("filePath", "path"), renamed("filename", "path")],
         title: "Undo edits of a file",
         description: "Takes back the last change of a file that write_file, edit_file or str_replace_editor made in this session, or the \
-            last `steps` of them. A file that the change had created is removed. Fails with stale_read when something \
+            last `steps` of them, permission bits that it set included. A file that the change had created is removed. Fails with stale_read when something \
             else has changed the file since. Up to 50 versions a file are kept, 64 MiB a session.",
         toolkit: "files",
         version: "1.0.0",
@@ -105,8 +105,8 @@ impl Tool for UndoEdit {
                 cx.sandbox.remove(removal).await.map_err(|error| changed_since(error, &shown))?;
                 (None, true)
             }
-            Before::Content { bytes, .. } => {
-                let written = restore(cx, &place, bytes, undoable.after_sha256).await;
+            Before::Content { bytes, permissions, .. } => {
+                let written = restore(cx, &place, bytes, permissions, undoable.after_sha256).await;
                 (Some(written.map_err(|error| changed_since(error, &shown))?), false)
             }
         };
@@ -135,6 +135,7 @@ async fn restore(
     cx: &Context,
     place: &SandboxPath,
     content: Bytes,
+    permissions: Option<u32>,
     expected: String,
 ) -> Result<crate::port::FileWritten, ToolError> {
     cx.sandbox
@@ -142,7 +143,7 @@ async fn restore(
             path: place.clone(),
             content,
             mode: WriteMode::Overwrite,
-            permissions: None,
+            permissions,
             expected_sha256: Some(expected),
         })
         .await

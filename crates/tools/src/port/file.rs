@@ -299,6 +299,8 @@ pub enum Before {
         bytes: Bytes,
         /// Their SHA-256.
         sha256: String,
+        /// The permission bits, when the change sets others. Of several changes that are undone: those before the first that did.
+        permissions: Option<u32>,
     },
     /// Something that is too large to be kept.
     NotKept,

@@ -183,7 +183,8 @@ async fn changes_are_taken_back_unless_something_else_came_between() {
 
 #[tokio::test]
 async fn a_call_that_is_run_again_starts_from_where_it_started() {
-    let before = Before::Content { bytes: Bytes::from_static(b"one"), sha256: sha256(b"one") };
+    let before =
+        Before::Content { bytes: Bytes::from_static(b"one"), sha256: sha256(b"one"), permissions: None };
     // Its edit had been planned; whether it was made, only the agent's journal knows.
     let world = World { is_run_again: true, ..World::default() };
     world.versions.lock().expect("fresh").push(("/workspace/a".to_owned(), before, None));

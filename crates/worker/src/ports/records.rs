@@ -22,7 +22,9 @@ fn before(before: FileBefore) -> Before {
     match before {
         FileBefore::Absent => Before::Absent,
         FileBefore::NotKept => Before::NotKept,
-        FileBefore::Content { bytes, sha256 } => Before::Content { bytes: Bytes::from(bytes), sha256 },
+        FileBefore::Content { bytes, sha256, permissions } => {
+            Before::Content { bytes: Bytes::from(bytes), sha256, permissions }
+        }
     }
 }
 
@@ -77,7 +79,9 @@ impl Records for CallPorts {
         let before = match before {
             Before::Absent => FileBefore::Absent,
             Before::NotKept => FileBefore::NotKept,
-            Before::Content { bytes, sha256 } => FileBefore::Content { bytes: bytes.to_vec(), sha256 },
+            Before::Content { bytes, sha256, permissions } => {
+                FileBefore::Content { bytes: bytes.to_vec(), sha256, permissions }
+            }
         };
         let store = facts.tenure.store();
         self.recorded(|| store.plan_change(&facts.session.fence, facts.call.id, &name, &before)).await
