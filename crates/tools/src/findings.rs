@@ -1,4 +1,5 @@
-//! What linters say, line by line: `path:line:column: text`, which most of them can write. Pure.
+//! What linters say, line by line: `path:line:column: text`, which most of them can write, and the form of eslint, in which a
+//! file's name stands above its findings. Pure.
 
 use std::sync::LazyLock;
 
@@ -27,18 +28,48 @@ pub(crate) struct Finding {
 }
 
 static LINE: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"(?m)^([^\s:][^:\n]*):(\d+):(?:(\d+):)? +(.+)$").expect("a fixed pattern"));
+    LazyLock::new(|| Regex::new(r"^([^\s:][^:\n]*):(\d+):(?:(\d+):)? +(.+)$").expect("a fixed pattern"));
 static CODE_FIRST: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^([A-Z]{1,5}\d{1,5}|invalid-syntax):? +(?:\[\*\] +)?(.+)$").expect("a fixed pattern")
 });
 static RULE_LAST: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^(.+) \[(?:Error|Warning)/([^\]]+)\]$").expect("a fixed pattern"));
 
+static BELOW_ITS_FILE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^ +(\d+):(\d+) +(?:error|warning) +(.+?)(?: {2,}(@?[a-z][a-zA-Z0-9@/_-]*))?$")
+        .expect("a fixed pattern")
+});
+
 /// How many there are, and the first of them.
 pub(crate) fn parse(output: &str) -> (u64, Vec<Finding>) {
-    let all: Vec<Finding> = LINE.captures_iter(output).filter_map(|line| finding(&line)).collect();
-    let total = all.len() as u64;
-    (total, all.into_iter().take(LISTED).collect())
+    let (mut total, mut listed, mut file) = (0, Vec::new(), "");
+    for line in output.lines() {
+        let found = if let Some(parts) = LINE.captures(line) {
+            finding(&parts)
+        } else if let Some(parts) = BELOW_ITS_FILE.captures(line).filter(|_| !file.is_empty()) {
+            below(file, &parts)
+        } else {
+            file = if line.starts_with(' ') { "" } else { line };
+            None
+        };
+        if let Some(found) = found {
+            total += 1;
+            if listed.len() < LISTED {
+                listed.push(found);
+            }
+        }
+    }
+    (total, listed)
+}
+
+fn below(file: &str, parts: &regex::Captures<'_>) -> Option<Finding> {
+    Some(Finding {
+        path: file.to_owned(),
+        line: parts[1].parse().ok()?,
+        column: parts[2].parse().ok(),
+        rule: parts.get(4).map(|rule| rule.as_str().to_owned()),
+        message: parts[3].chars().take(MESSAGE_CHARS).collect(),
+    })
 }
 
 fn finding(line: &regex::Captures<'_>) -> Option<Finding> {
@@ -82,5 +113,25 @@ mod tests {
         assert_eq!(findings[2].rule.as_deref(), Some("no-var"));
         assert_eq!((findings[3].column, findings[3].message.as_str()), (None, "error: no"));
         assert_eq!(parse("All checks passed!\n"), (0, Vec::new()));
+    }
+
+    #[test]
+    fn findings_below_the_name_of_their_file_are_read() {
+        let output = "\n/workspace/c.js\n  2:5   error    Unexpected var, use let or const  no-var\n  10:1  warning  Odd  @a/b-c\n\n\
+            d.ts\n  1:7  error  Parsing error: Unexpected token =\n\n\u{2716} 3 problems (2 errors, 1 warning)\n\n  1:1  error  of no file\n";
+        let (total, findings) = parse(output);
+        let seen: Vec<_> = findings
+            .iter()
+            .map(|one| (one.path.as_str(), one.line, one.column, one.rule.as_deref(), one.message.as_str()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("/workspace/c.js", 2, Some(5), Some("no-var"), "Unexpected var, use let or const"),
+                ("/workspace/c.js", 10, Some(1), Some("@a/b-c"), "Odd"),
+                ("d.ts", 1, Some(7), None, "Parsing error: Unexpected token ="),
+            ]
+        );
+        assert_eq!(total, 3);
     }
 }

@@ -1,4 +1,9 @@
-//! What test runners say at the end: pytest, unittest, node (TAP), cargo, go, jest, mocha. Pure.
+//! What test runners say at the end: pytest, unittest, node (TAP and spec), cargo, go, jest, vitest, mocha. Pure.
+//!
+//! A test counts once, whatever its subtests did: they are parts of it, and only their names are told.
+
+mod javascript;
+mod python;
 
 use std::sync::LazyLock;
 
@@ -24,7 +29,7 @@ pub(crate) struct Counts {
     pub(crate) errors: u64,
     /// All of them.
     pub(crate) total: u64,
-    /// Names of those that failed or could not be run.
+    /// Names of those that failed or could not be run, subtests among them.
     pub(crate) failures: Vec<String>,
 }
 
@@ -46,102 +51,45 @@ fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a fixed pattern")
 }
 
-static PYTEST: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?m)^=* ?((?:\d+ [a-z]+(?:, )?)+) in [0-9.]+s(?: \([0-9:]+\))? ?=*$"));
-static PYTEST_NONE: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^=* ?no tests ran in "));
-static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"(\d+) ([a-z]+)"));
-static PYTEST_NAME: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?m)^(?:FAILED|ERROR) ([^\s\[]+(?:\[[^\]\n]*\])?)"));
-static UNITTEST: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?m)^Ran (\d+) tests? in [0-9.]+s\n\n(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?"));
-static UNITTEST_PART: LazyLock<Regex> = LazyLock::new(|| regex(r"([a-z ]+)=(\d+)"));
-static UNITTEST_NAME: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^(?:FAIL|ERROR): (.+)$"));
-static TAP: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"(?m)^(?:#|ℹ) (tests|pass|fail|skipped|todo|cancelled) (\d+)$"));
-static TAP_NAME: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^ *not ok \d+ - (.+)$"));
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"(\d+) ((?:subtests? )?[a-z]+)"));
 static CARGO: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?m)^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;"));
 static CARGO_NAME: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^test (.+) \.\.\. FAILED$"));
 static GO: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^ *--- (PASS|FAIL|SKIP): (\S+)"));
 static GO_ERROR: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^FAIL\t(\S+) \[(?:build|setup) failed\]"));
-static JEST: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^Tests: +(.*\d+ total)"));
-static JEST_NAME: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^ +● (.+ › .+)$"));
-static MOCHA: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^ +(\d+) (passing|failing|pending)\b"));
-
 /// The counts, when the output has some.
 pub(crate) fn parse(output: &str) -> Option<Counts> {
-    [pytest, unittest, cargo, jest, tap, mocha, go].into_iter().find_map(|runner| runner(output))
+    [
+        python::pytest,
+        python::unittest,
+        cargo,
+        javascript::jest,
+        javascript::vitest,
+        javascript::node,
+        javascript::mocha,
+        go,
+    ]
+    .into_iter()
+    .find_map(|runner| runner(output))
 }
 
 fn names(pattern: &Regex, output: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for found in pattern.captures_iter(output) {
-        let name: String = found[1].trim().chars().take(NAME_CHARS).collect();
-        if names.len() < LISTED && !names.contains(&name) {
-            names.push(name);
-        }
+        add(&mut names, &found[1]);
     }
     names
 }
 
+fn add(names: &mut Vec<String>, name: &str) {
+    let name: String = name.trim().chars().take(NAME_CHARS).collect();
+    if names.len() < LISTED && !names.contains(&name) {
+        names.push(name);
+    }
+}
+
 fn number(text: &str) -> u64 {
     text.parse().unwrap_or(u64::MAX)
-}
-
-fn pytest(output: &str) -> Option<Counts> {
-    let Some(summary) = PYTEST.captures_iter(output).last() else {
-        return PYTEST_NONE.is_match(output).then(Counts::default);
-    };
-    let mut counts = Counts { failures: names(&PYTEST_NAME, output), ..Counts::default() };
-    for part in NUMBER.captures_iter(&summary[1]) {
-        let many = number(&part[1]);
-        match &part[2] {
-            "passed" | "xpassed" => counts.passed = counts.passed.saturating_add(many),
-            "failed" => counts.failed = counts.failed.saturating_add(many),
-            "skipped" | "xfailed" => counts.skipped = counts.skipped.saturating_add(many),
-            "error" | "errors" => counts.errors = counts.errors.saturating_add(many),
-            _ => {}
-        }
-    }
-    Some(counts.totalled())
-}
-
-fn unittest(output: &str) -> Option<Counts> {
-    let found = UNITTEST.captures_iter(output).last()?;
-    let mut counts =
-        Counts { total: number(&found[1]), failures: names(&UNITTEST_NAME, output), ..Counts::default() };
-    for part in UNITTEST_PART.captures_iter(found.get(3).map_or("", |parts| parts.as_str())) {
-        let many = number(&part[2]);
-        match part[1].trim() {
-            "failures" | "unexpected successes" => counts.failed = counts.failed.saturating_add(many),
-            "errors" => counts.errors = counts.errors.saturating_add(many),
-            "skipped" | "expected failures" => counts.skipped = counts.skipped.saturating_add(many),
-            _ => {}
-        }
-    }
-    counts.passed = counts
-        .total
-        .saturating_sub(counts.failed)
-        .saturating_sub(counts.errors)
-        .saturating_sub(counts.skipped);
-    Some(counts)
-}
-
-fn tap(output: &str) -> Option<Counts> {
-    let mut counts = Counts { failures: names(&TAP_NAME, output), ..Counts::default() };
-    let mut found = false;
-    for part in TAP.captures_iter(output) {
-        found = true;
-        let many = number(&part[2]);
-        match &part[1] {
-            "pass" => counts.passed = counts.passed.saturating_add(many),
-            "fail" => counts.failed = counts.failed.saturating_add(many),
-            "cancelled" => counts.errors = counts.errors.saturating_add(many),
-            "skipped" | "todo" => counts.skipped = counts.skipped.saturating_add(many),
-            _ => {}
-        }
-    }
-    found.then(|| counts.totalled())
 }
 
 fn cargo(output: &str) -> Option<Counts> {
@@ -178,36 +126,6 @@ fn go(output: &str) -> Option<Counts> {
     (counts.total > 0).then_some(counts)
 }
 
-fn jest(output: &str) -> Option<Counts> {
-    let summary = JEST.captures_iter(output).last()?;
-    let mut counts = Counts { failures: names(&JEST_NAME, output), ..Counts::default() };
-    for part in NUMBER.captures_iter(&summary[1]) {
-        let many = number(&part[1]);
-        match &part[2] {
-            "passed" => counts.passed = counts.passed.saturating_add(many),
-            "failed" => counts.failed = counts.failed.saturating_add(many),
-            "skipped" | "todo" => counts.skipped = counts.skipped.saturating_add(many),
-            _ => {}
-        }
-    }
-    Some(counts.totalled())
-}
-
-fn mocha(output: &str) -> Option<Counts> {
-    let mut counts = Counts::default();
-    let mut found = false;
-    for part in MOCHA.captures_iter(output) {
-        found = true;
-        let many = number(&part[1]);
-        match &part[2] {
-            "passing" => counts.passed = counts.passed.saturating_add(many),
-            "failing" => counts.failed = counts.failed.saturating_add(many),
-            _ => counts.skipped = counts.skipped.saturating_add(many),
-        }
-    }
-    found.then(|| counts.totalled())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,6 +143,30 @@ mod tests {
                 [2, 1, 1, 1, 5],
                 own(&["test_a.py::test_x[a b]", "test_b.py"]),
             ),
+            (
+                "SUBFAILED[custom message] (i=1) test_a.py::T::test_x - assert (1 % 2) == 0\nSUBFAILED(i=3) test_a.py::T::test_x - no\n\
+                 FAILED test_a.py::T::test_x - contains 2 failed subtests\n1 failed, 2 passed, 2 subtests failed, 3 subtests passed in 0.12s\n",
+                [2, 1, 0, 0, 3],
+                own(&[
+                    "test_a.py::T::test_x",
+                    "test_a.py::T::test_x [custom message] (i=1)",
+                    "test_a.py::T::test_x (i=3)",
+                ]),
+            ),
+            // The same as others count it, and a test of unittest.
+            (
+                "SUBFAILED(i=1) test_a.py::test_x - no\nSUBFAILED(i=3) test_a.py::test_x - no\n\
+                 FAILED test_a.py::test_x - contains 2 failed subtests\n3 failed, 3 subtests passed in 0.12s\n",
+                [0, 1, 0, 0, 1],
+                own(&["test_a.py::test_x", "test_a.py::test_x (i=1)", "test_a.py::test_x (i=3)"]),
+            ),
+            (
+                "SUBFAILED(i=1) test_s.py::T::test_x - AssertionError: 1 != 0\nSUBFAILED(i=3) test_s.py::T::test_x - no\n\
+                 2 failed, 2 passed, 5 subtests passed in 0.11s\n",
+                [1, 1, 0, 0, 2],
+                own(&["test_s.py::T::test_x", "test_s.py::T::test_x (i=1)", "test_s.py::T::test_x (i=3)"]),
+            ),
+            ("2 passed, 3 subtests passed in 0.1s\n", [2, 0, 0, 0, 2], own(&[])),
             ("===== 3 passed, 1 warning in 61.20s (0:01:01) =====\n", [3, 0, 0, 0, 3], own(&[])),
             ("no tests ran in 0.01s\n", [0, 0, 0, 0, 0], own(&[])),
             (
@@ -232,11 +174,22 @@ mod tests {
                 [1, 1, 1, 1, 4],
                 own(&["test_x (t.T.test_x)"]),
             ),
+            (
+                "FAIL: test_x (t.T.test_x) (i=1)\nFAIL: test_x (t.T.test_x) [odd] (i=3)\nERROR: test_y (t.T.test_y)\n\
+                 Ran 3 tests in 0.001s\n\nFAILED (failures=2, errors=1)\n",
+                [1, 1, 0, 1, 3],
+                own(&["test_x (t.T.test_x) (i=1)", "test_x (t.T.test_x) [odd] (i=3)", "test_y (t.T.test_y)"]),
+            ),
             ("Ran 2 tests in 0.001s\n\nOK\n", [2, 0, 0, 0, 2], own(&[])),
             (
                 "not ok 2 - adds\n# tests 3\n# pass 1\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n",
                 [1, 1, 1, 0, 3],
                 own(&["adds"]),
+            ),
+            (
+                "▶ sums\n  ✖ adds (1.2ms)\n✖ sums (2ms)\nℹ tests 2\nℹ pass 1\nℹ fail 1\n\n✖ failing tests:\n\ntest at a.js:1:1\n✖ adds (1.2ms)\n",
+                [1, 1, 0, 0, 2],
+                own(&["adds", "sums"]),
             ),
             (
                 "test a::b ... FAILED\ntest result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out\n\
@@ -253,6 +206,17 @@ mod tests {
                 "  ● sum › adds\nTests:       1 failed, 2 passed, 3 total\n",
                 [2, 1, 0, 0, 3],
                 own(&["sum › adds"]),
+            ),
+            (
+                " FAIL  src/a.test.ts > sum > adds\n FAIL  src/b.test.ts [ src/b.test.ts ]\n Test Files  2 failed | 1 passed (3)\n      \
+                 Tests  1 failed | 2 passed | 1 skipped | 1 todo (5)\n   Duration  18ms\n",
+                [2, 1, 2, 0, 5],
+                own(&["src/a.test.ts > sum > adds", "src/b.test.ts [ src/b.test.ts ]"]),
+            ),
+            (
+                " FAIL  b.test.ts [ b.test.ts ]\n Test Files  1 failed (1)\n      Tests  no tests\n",
+                [0, 0, 0, 1, 1],
+                own(&["b.test.ts [ b.test.ts ]"]),
             ),
             ("  3 passing (5ms)\n  1 failing\n", [3, 1, 0, 0, 4], own(&[])),
         ] {
@@ -273,6 +237,9 @@ mod tests {
             format!("test result: FAILED. {huge} passed; {huge} failed; {huge} ignored; 0 measured;\n")
                 .repeat(2),
             format!("Tests:       {huge} failed, {huge} passed, {huge} todo, 3 total\n"),
+            format!(
+                " Test Files  {huge} failed (3)\n      Tests  {huge} failed | {huge} passed | {huge} todo (3)\n"
+            ),
             format!("  {huge} passing (5ms)\n  {huge} failing\n  {huge} pending\n"),
         ] {
             let counts = parse(&output).expect("it has the form of a summary");

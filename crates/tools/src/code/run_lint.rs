@@ -12,16 +12,21 @@ use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, Tool
 
 pub(crate) struct RunLint;
 
-/// Says how the directory is linted: the first of these that fits.
+/// Says how the directory is linted: the first of these that fits. The project's own eslint goes before the image's, and a
+/// configuration in `eslint.config.*` needs one that knows it.
 const DETECT: &str = r#"
 has() { command -v "$1" >/dev/null 2>&1; }
+any() { for file; do [ ! -f "$file" ] || return 0; done; return 1; }
+eslint=eslint; [ ! -x node_modules/.bin/eslint ] || eslint=node_modules/.bin/eslint
+knows_flat() { version=$($eslint --version 2>/dev/null); version=${version#v}; [ "${version%%.*}" -ge 9 ] 2>/dev/null; }
 if [ -f Cargo.toml ] && has cargo-clippy; then run cargo clippy --quiet --message-format=short
 elif [ -f package.json ] && has node && grep -Eq '"lint" *:' package.json; then run npm run --silent lint
-elif { [ -f .eslintrc ] || [ -f .eslintrc.json ] || [ -f .eslintrc.js ] || [ -f .eslintrc.cjs ] || [ -f .eslintrc.yml ]; } && has eslint; then run eslint --format unix .
+elif { any .eslintrc .eslintrc.json .eslintrc.js .eslintrc.cjs .eslintrc.yml .eslintrc.yaml || grep -qs '"eslintConfig" *:' package.json; } && has $eslint; then run $eslint --no-color .
+elif any eslint.config.js eslint.config.mjs eslint.config.cjs && knows_flat; then run $eslint --no-color .
 elif { [ -f .flake8 ]; } && has flake8; then run flake8 .
 elif { found '*.py' || [ -f pyproject.toml ] || [ -f ruff.toml ]; } && has ruff; then run ruff check --no-cache --output-format=concise .
 elif found '*.py' && has flake8; then run flake8 .
-else nothing "no linter fits: no Cargo.toml, package.json with a lint script, .eslintrc or Python files"
+else nothing "no linter fits: no Cargo.toml, package.json with a lint script, configuration that the eslint here understands, or Python files"
 fi
 "#;
 
@@ -53,7 +58,7 @@ impl Tool for RunLint {
             you give. Nothing is changed. `path` is the project's directory (default /workspace). The default timeout is \
             300 s, at most 600 s (`timeout_ms`).",
         toolkit: "code",
-        version: "1.0.0",
+        version: "1.1.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
         annotations: Annotations {

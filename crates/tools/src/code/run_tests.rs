@@ -53,7 +53,7 @@ impl Tool for RunTests {
             and go test by itself, or runs the `command` that you give. `path` is the project's directory (default \
             /workspace). The default timeout is 300 s, at most 600 s (`timeout_ms`).",
         toolkit: "code",
-        version: "1.0.0",
+        version: "1.1.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
         annotations: Annotations {
