@@ -22,6 +22,7 @@ mod file_text;
 mod files;
 mod findings;
 mod grep_text;
+mod log_lines;
 mod outline;
 pub mod output_search;
 mod packages;

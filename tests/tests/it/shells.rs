@@ -25,6 +25,40 @@ async fn shell(client: &Client, session: &str, body: Value) -> Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_filter_finds_lines_that_are_written_in_parts() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        let command = "printf 'test foo ... '; until [[ -e go ]]; do sleep 0.05; done; echo warning >&2; echo FAILED; exec sleep 1000";
+        let call = client.run(&session, "bash", json!({"command": command, "background": true})).await?;
+        let shell = call["result"]["structured"]["shell_id"].as_str().context("a shell")?.to_owned();
+        let read = async |since: &Value, more: Value| {
+            let mut arguments = json!({"shell_id": shell, "since_offset": since});
+            arguments.as_object_mut().context("an object")?.extend(more.as_object().context("an object")?.clone());
+            Ok::<_, anyhow::Error>(client.run(&session, "bash_output", arguments).await?["result"]["structured"].clone())
+        };
+        let begun = read(&json!(0), json!({"wait_ms": 30_000})).await?;
+        ensure!(begun["chunks"][0]["text"] == "test foo ... ", "{begun:#}");
+        let first = read(&json!(0), json!({"filter": "foo.*FAILED"})).await?;
+        ensure!(first["chunks"] == json!([]) && first["next_offset"] == 13, "{first:#}");
+        client.bash(&session, "touch go").await?;
+        let mut since = first["next_offset"].clone();
+        let found = loop {
+            let read = read(&since, json!({"filter": "foo.*FAILED", "wait_ms": 30_000})).await?;
+            since = read["next_offset"].clone();
+            ensure!(read["running"] == true, "{read:#}");
+            if read["chunks"] != json!([]) {
+                break read;
+            }
+        };
+        let line = json!([{"stream": "stdout", "offset": 0, "text": "test foo ... FAILED\n"}]);
+        ensure!(found["chunks"] == line && found["next_offset"] == 28, "{found:#}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_is_used_from_another_process_by_several_clients() {
     apart(async |host| {
         let tenant = host.tenant("acme")?;

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Target, renamed};
 use crate::clean::Stripper;
+use crate::log_lines::{LINE_BYTES, LogLines};
+use crate::port::ShellOutput;
 use crate::shell_log::{self, Chunk, State};
 use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, clean};
 
@@ -29,10 +31,11 @@ pub(crate) struct Input {
     /// Read from this byte of its log on: 0 for the start (default), then the next_offset of the last read.
     #[serde(default)]
     since_offset: u64,
-    /// Regular expression (Rust syntax, linear time): only lines that match are returned.
+    /// Regular expression (Rust syntax, linear time): only lines that match are returned, each once its end has been written, whole even
+    /// when it began before since_offset (up to 64 KiB before).
     #[schemars(length(min = 1, max = FILTER_CHARS))]
     filter: Option<String>,
-    /// When there is nothing new yet, wait so long for output or the end.
+    /// When there is nothing new yet (with `filter`: no whole line), wait so long for it or the end.
     #[serde(default)]
     #[schemars(range(max = limits::WAIT_MS))]
     wait_ms: u64,
@@ -40,7 +43,7 @@ pub(crate) struct Input {
     /// UTF-8 becomes U+FFFD. Offsets are those of the log all the same.
     #[serde(default)]
     strip_ansi: bool,
-    /// Most bytes to return. Default, and at most: the call's output budget.
+    /// Most bytes of the log to read. Default, and at most: the call's output budget.
     #[schemars(range(min = 1, max = limits::OUTPUT_BUDGET_BYTES))]
     max_bytes: Option<u64>,
 }
@@ -87,7 +90,7 @@ impl Tool for BashOutput {
             the next_offset of the last result to get only what is new. `wait_ms` (at most 60000) waits for new output \
             instead of polling. `filter` returns only lines that match a regular expression.",
         toolkit: "shell",
-        version: "1.0.0",
+        version: "1.1.0",
         effect: Effect::Pure,
         permissions: Permissions { files: false, network: false, exec: true, human: false, provider: false },
         annotations: Annotations { read_only: true, destructive: false, idempotent: true, open_world: false },
@@ -115,27 +118,24 @@ impl Tool for BashOutput {
         let id = found.id;
         let budget =
             input.max_bytes.map_or(cx.output_budget_bytes, |max| max.min(cx.output_budget_bytes)).max(1);
+        let filter = input.filter.as_deref().map(compile).and_then(Result::ok);
+        let until = cx.waits.elapsed() + Duration::from_millis(input.wait_ms);
+        // Where the log ended when it was last waited for.
+        let mut waited_at = None;
         if input.wait_ms > 0 && found.next_offset <= input.since_offset {
             cx.shells.changed(id, input.since_offset, Duration::from_millis(input.wait_ms)).await?;
+            waited_at = Some(found.next_offset);
         }
-        let mut read = cx.shells.output(id, input.since_offset, budget).await?;
-        // Asked after the log, so that "ended and nothing more" is never said too early.
-        let shell = cx.shells.get(id).await?;
-        let state = State::of(&shell);
-        let mut pieces = shell_log::joined(std::mem::take(&mut read.pieces));
-        let more = read.next_offset < shell.next_offset;
-        if state.running || more {
-            let end = if input.filter.is_some() { last_line_end } else { last_character_end };
-            read.next_offset = hold_back(&mut pieces, &input, read.next_offset, end);
-        }
-        let filter = input.filter.as_deref().map(compile).and_then(Result::ok);
-        if input.strip_ansi {
-            let is_whole = !state.running && !more;
-            pieces = stripped(cx, id, &input, filter.as_ref(), pieces, is_whole.then_some(read.next_offset))
-                .await?;
-        } else if let Some(filter) = &filter {
-            pieces = matching_lines(filter, pieces);
-        }
+        let looked = loop {
+            let looked = look(cx, id, &input, filter.as_ref(), budget).await?;
+            let left = until.saturating_sub(cx.waits.elapsed());
+            if looked.is_enough || left.is_zero() || waited_at == Some(looked.log_end) {
+                break looked;
+            }
+            cx.shells.changed(id, looked.log_end, left).await?;
+            waited_at = Some(looked.log_end);
+        };
+        let Looked { state, read, pieces, more, .. } = looked;
         let shaped = shell_log::shaped(&pieces, budget);
         let mut lines: Vec<String> = shell_log::dropped_line(&read).into_iter().collect();
         lines.push(if !shaped.text.is_empty() {
@@ -176,6 +176,50 @@ fn compile(filter: &str) -> Result<Regex, String> {
     })
 }
 
+/// What one look at the log has found.
+struct Looked {
+    state: State,
+    read: ShellOutput,
+    /// What of it is to be shown.
+    pieces: Vec<OutputPiece>,
+    /// There is more to read now.
+    more: bool,
+    log_end: u64,
+    /// It is not worth waiting for more.
+    is_enough: bool,
+}
+
+async fn look(
+    cx: &Context,
+    id: ShellId,
+    input: &Input,
+    filter: Option<&Regex>,
+    budget: u64,
+) -> Result<Looked, ToolError> {
+    let mut read = cx.shells.output(id, input.since_offset, budget).await?;
+    // Asked after the log, so that "ended and nothing more" is never said too early.
+    let shell = cx.shells.get(id).await?;
+    let state = State::of(&shell);
+    let mut pieces = shell_log::joined(std::mem::take(&mut read.pieces));
+    let more = read.next_offset < shell.next_offset;
+    let is_over = !state.running && !more;
+    if !is_over {
+        let end = if filter.is_some() { last_line_end } else { last_character_end };
+        read.next_offset = hold_back(&mut pieces, input, read.next_offset, end);
+    }
+    let mut is_enough = true;
+    if let Some(filter) = filter {
+        let before = before(cx, id, input, LINE_BYTES).await?;
+        let (lines, any) = matching(filter, input, &before, &pieces, read.next_offset, is_over);
+        is_enough = any || is_over || more;
+        pieces = lines;
+    } else if input.strip_ansi {
+        let before = before(cx, id, input, 0).await?;
+        pieces = stripped(&before, pieces, is_over.then_some(read.next_offset));
+    }
+    Ok(Looked { state, read, pieces, more, log_end: shell.next_offset, is_enough })
+}
+
 /// Leaves the end of a line or character that is still to come for the next read, when there is something before it.
 fn hold_back(pieces: &mut Vec<OutputPiece>, input: &Input, next_offset: u64, end: fn(&[u8]) -> usize) -> u64 {
     let Some(last) = pieces.last_mut() else { return next_offset };
@@ -200,25 +244,23 @@ fn last_character_end(bytes: &[u8]) -> usize {
     clean::without_cut_end(bytes).0.len()
 }
 
-/// The pieces with text in the place of bytes, without the sequences of terminals, and of these the lines that match. What
-/// came before the first says what that begins with, so that it does not matter where a log was cut to be read. `end` is where it ends for good.
-async fn stripped(
-    cx: &Context,
-    id: ShellId,
-    input: &Input,
-    filter: Option<&Regex>,
-    pieces: Vec<OutputPiece>,
-    end: Option<u64>,
-) -> Result<Vec<OutputPiece>, ToolError> {
-    let mut streams = [Stripper::new(), Stripper::new()];
-    let from = input.since_offset.saturating_sub(clean::SEQUENCE_BYTES);
-    let mut at = from;
+/// Where what has to be known of a log before a read begins: so many bytes, and what says what they begin with.
+fn before_begins(input: &Input, bytes: u64) -> u64 {
+    let sequence = if input.strip_ansi { clean::SEQUENCE_BYTES } else { 0 };
+    input.since_offset.saturating_sub(bytes + sequence)
+}
+
+/// The log right before a read.
+async fn before(cx: &Context, id: ShellId, input: &Input, bytes: u64) -> Result<Vec<OutputPiece>, ToolError> {
+    let (mut at, mut pieces) = (before_begins(input, bytes), Vec::new());
     while at < input.since_offset {
         let read = cx.shells.output(id, at, input.since_offset - at).await?;
-        for before in read.pieces {
-            let room =
-                usize::try_from(input.since_offset.saturating_sub(before.log_offset)).unwrap_or(usize::MAX);
-            let _ = of(&mut streams, before.stream).push(&before.bytes[..before.bytes.len().min(room)]);
+        for mut piece in read.pieces {
+            let room = input.since_offset.saturating_sub(piece.log_offset);
+            piece.bytes.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+            if !piece.bytes.is_empty() {
+                pieces.push(piece);
+            }
         }
         // One read gives only so many pieces, and a log may have nothing there.
         if read.next_offset <= at {
@@ -226,36 +268,61 @@ async fn stripped(
         }
         at = read.next_offset;
     }
-    let mut texts = Vec::new();
-    for piece in pieces {
-        let mut at = 0;
-        let lines: Vec<&[u8]> = match filter {
-            Some(_) => piece.bytes.split_inclusive(|byte| *byte == b'\n').collect(),
-            None => vec![&piece.bytes],
-        };
-        for line in lines {
-            let text = of(&mut streams, piece.stream).push(line);
-            let matches = |filter: &Regex| filter.is_match(text.trim_end_matches(['\n', '\r']));
-            if filter.is_none_or(matches) {
-                texts.push(OutputPiece {
-                    log_offset: piece.log_offset + at,
-                    stream: piece.stream,
-                    offset: piece.offset + at,
-                    bytes: text.into_bytes(),
-                });
-            }
-            at += line.len() as u64;
-        }
+    Ok(pieces)
+}
+
+/// The pieces with text in the place of bytes, without the sequences of terminals. What came before the first says what that
+/// begins with, so that it does not matter where a log was cut to be read. `end` is where it ends for good.
+fn stripped(before: &[OutputPiece], pieces: Vec<OutputPiece>, end: Option<u64>) -> Vec<OutputPiece> {
+    let mut streams = [Stripper::new(), Stripper::new()];
+    for piece in before {
+        let _ = of(&mut streams, piece.stream).push(&piece.bytes);
     }
-    if let (Some(log_offset), None) = (end, filter) {
-        let [stdout, stderr] = streams.map(Stripper::finish);
-        for (stream, left) in [(StreamName::Stdout, stdout), (StreamName::Stderr, stderr)] {
+    let mut texts: Vec<OutputPiece> = pieces
+        .into_iter()
+        .map(|piece| {
+            let text = of(&mut streams, piece.stream).push(&piece.bytes);
+            OutputPiece { bytes: text.into_bytes(), ..piece }
+        })
+        .collect();
+    if let Some(log_offset) = end {
+        for (stream, left) in finished(streams) {
             if !left.is_empty() {
                 texts.push(OutputPiece { log_offset, stream, offset: 0, bytes: left.into_bytes() });
             }
         }
     }
-    Ok(texts)
+    texts
+}
+
+/// The lines that match, and whether there were whole lines at all.
+fn matching(
+    filter: &Regex,
+    input: &Input,
+    before: &[OutputPiece],
+    pieces: &[OutputPiece],
+    end: u64,
+    is_over: bool,
+) -> (Vec<OutputPiece>, bool) {
+    let mut streams = input.strip_ansi.then(|| [Stripper::new(), Stripper::new()]);
+    let mut lines = LogLines::new(filter, before_begins(input, LINE_BYTES), input.since_offset);
+    for piece in before.iter().chain(pieces) {
+        lines.push(piece, |part| match &mut streams {
+            Some(streams) => of(streams, piece.stream).push(part).into_bytes(),
+            None => part.to_vec(),
+        });
+    }
+    if let Some(streams) = streams.filter(|_| is_over) {
+        for (stream, left) in finished(streams) {
+            lines.extend(stream, &left);
+        }
+    }
+    lines.finish(end, is_over)
+}
+
+fn finished(streams: [Stripper; 2]) -> [(StreamName, String); 2] {
+    let [stdout, stderr] = streams.map(Stripper::finish);
+    [(StreamName::Stdout, stdout), (StreamName::Stderr, stderr)]
 }
 
 fn of(streams: &mut [Stripper; 2], stream: StreamName) -> &mut Stripper {
@@ -264,26 +331,6 @@ fn of(streams: &mut [Stripper; 2], stream: StreamName) -> &mut Stripper {
         StreamName::Stdout => stdout,
         StreamName::Stderr => stderr,
     }
-}
-
-fn matching_lines(filter: &Regex, pieces: Vec<OutputPiece>) -> Vec<OutputPiece> {
-    let mut matching = Vec::new();
-    for piece in pieces {
-        let mut at = 0;
-        for line in piece.bytes.split_inclusive(|byte| *byte == b'\n') {
-            let text = String::from_utf8_lossy(line);
-            if filter.is_match(text.trim_end_matches(['\n', '\r'])) {
-                matching.push(OutputPiece {
-                    log_offset: piece.log_offset + at,
-                    stream: piece.stream,
-                    offset: piece.offset + at,
-                    bytes: line.to_vec(),
-                });
-            }
-            at += line.len() as u64;
-        }
-    }
-    matching
 }
 
 #[cfg(test)]
@@ -339,14 +386,6 @@ mod tests {
     fn nothing_is_held_back_before_bytes_that_are_gone() {
         let mut pieces = vec![piece(0, StreamName::Stdout, "a\nb")];
         assert_eq!(hold_back(&mut pieces, &since(0), 900, last_line_end), 900);
-    }
-
-    #[test]
-    fn lines_are_matched_one_by_one() {
-        let filter = compile("^err.*r$").expect("a regular expression");
-        let found = matching_lines(&filter, vec![piece(5, StreamName::Stdout, "ok\nerror\r\nerr\n")]);
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].log_offset, found[0].bytes.as_slice()), (8, &b"error\r\n"[..]));
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{CallId, Code, Effect, ShellId, ShellStatus};
+use domain::{CallId, Code, Effect, ShellStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::alias::{Alias, Dialect};
+use crate::shell_log;
 use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput};
 
 pub(crate) struct Wait;
@@ -33,7 +34,7 @@ pub(crate) struct Input {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Until {
-    /// A shell, as `bash` with `background` names it.
+    /// A shell, as bash returned it; or the name that it was started under, for the newest of that name.
     shell_id: Option<String>,
     /// Another call.
     call_id: Option<String>,
@@ -68,7 +69,7 @@ impl Tool for Wait {
             (`until`), whichever is first, and says which. It runs nothing and takes no slot from other calls, unlike \
             `sleep` in bash. To read a shell's output as it comes use bash_output with wait_ms.",
         toolkit: "shell",
-        version: "1.0.0",
+        version: "1.1.0",
         effect: Effect::Pure,
         permissions: Permissions { files: false, network: false, exec: false, human: false, provider: false },
         annotations: Annotations { read_only: true, destructive: false, idempotent: true, open_world: false },
@@ -89,9 +90,9 @@ impl Tool for Wait {
             Some(Until { shell_id: Some(_), call_id: Some(_) } | Until { shell_id: None, call_id: None }) => {
                 problems.push(problem("/until", "give one of the two, `shell_id` or `call_id`"));
             }
-            Some(Until { shell_id: Some(id), .. }) if id.parse::<ShellId>().is_err() => {
-                problems
-                    .push(problem("/until/shell_id", "is not the id of a shell: `shell_` and 26 characters"));
+            Some(Until { shell_id: Some(name), .. }) => {
+                let of_until = |found: ArgumentProblem| problem("/until/shell_id", &found.message);
+                problems.extend(shell_log::check_name(name).map(of_until));
             }
             Some(Until { call_id: Some(id), .. }) if id.parse::<CallId>().is_err() => {
                 problems
@@ -108,9 +109,9 @@ impl Tool for Wait {
         );
         let left = || most.saturating_sub(cx.waits.elapsed());
         let until = input.until.unwrap_or(Until { shell_id: None, call_id: None });
-        if let Some(id) = until.shell_id.and_then(|id| id.parse::<ShellId>().ok()) {
+        if let Some(name) = &until.shell_id {
             // One that does not exist is told before anything is waited for.
-            cx.shells.get(id).await?;
+            let id = shell_log::find(cx, name).await?.id;
             cx.waits.rest();
             cx.shells.changed(id, NO_OFFSET, left()).await?;
             let shell = cx.shells.get(id).await?;

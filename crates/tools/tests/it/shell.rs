@@ -169,6 +169,35 @@ async fn a_filter_shows_whole_lines_only() {
 }
 
 #[tokio::test]
+async fn a_line_that_is_written_in_parts_is_matched_as_one() {
+    for strip_ansi in [false, true] {
+        let world = World::new()
+            .with_shell(shell(ShellStatus::Running), &[(StreamName::Stdout, "test foo ... \u{1b}[31m")]);
+        let read = async |since: &serde_json::Value| {
+            let arguments = json!({"shell_id": SHELL.to_string(), "filter": "foo.*FAILED", "since_offset": since, "wait_ms": 100,
+                "strip_ansi": strip_ansi});
+            world.call("bash_output", arguments).await.expect("read").result.structured
+        };
+        let first = read(&json!(0)).await;
+        assert_eq!((&first["chunks"], &first["next_offset"]), (&json!([]), &json!(18)));
+        let waits = [(18, Duration::from_millis(100))];
+        assert_eq!(
+            *world.waits.lock().expect("no test panicked"),
+            waits,
+            "a line without its end is none yet"
+        );
+        world.goes_on(StreamName::Stderr, "warning\n");
+        world.goes_on(StreamName::Stdout, "FAILED\nnext");
+        let second = read(&first["next_offset"]).await;
+        let text = if strip_ansi { "test foo ... FAILED\n" } else { "test foo ... \u{1b}[31mFAILED\n" };
+        assert_eq!(second["chunks"], json!([{"stream": "stdout", "offset": 0, "text": text}]));
+        assert_eq!(second["next_offset"], 33);
+        assert_eq!(world.waits.lock().expect("no test panicked").len(), 1, "there were whole lines");
+        assert_eq!(read(&second["next_offset"]).await["chunks"], json!([]), "nothing is shown twice");
+    }
+}
+
+#[tokio::test]
 async fn a_read_waits_when_there_is_nothing_new() {
     let world = World::new().with_shell(shell(ShellStatus::Exited), &[(StreamName::Stdout, "x\u{0}")]);
     let arguments = json!({"shell_id": SHELL.to_string(), "since_offset": 2, "wait_ms": 100});
@@ -435,10 +464,24 @@ async fn a_shell_is_found_by_the_name_that_it_began_as() {
         (&result.structured["shell_id"], &result.structured["chunks"][0]["text"]),
         (&json!(SHELL.to_string()), &json!("up\n"))
     );
-    for tool in ["bash_output", "kill_bash"] {
-        let error = world.call(tool, json!({"shell_id": "other"})).await.expect_err("nothing of that name");
+    let wait = |name: &str| json!({"until": {"shell_id": name}, "seconds": 1});
+    let result = world.call("wait", wait("dev")).await.expect("it waited").result;
+    assert_eq!(
+        (&result.structured["shell_status"], &result.structured["reached"]),
+        (&json!("running"), &json!(false))
+    );
+    for (tool, arguments) in [
+        ("bash_output", json!({"shell_id": "other"})),
+        ("kill_bash", json!({"shell_id": "other"})),
+        ("wait", wait("other")),
+    ] {
+        let error = world.call(tool, arguments).await.expect_err("nothing of that name");
         assert_eq!(error.code, Code::ShellNotFound, "{error:?}");
     }
+    let Err(tools::AdmitError::Invalid(problems)) = Catalog::standard().admit("wait", wait("no name")) else {
+        panic!("refused")
+    };
+    assert_eq!(problems[0].pointer, "/until/shell_id");
 }
 
 #[tokio::test]

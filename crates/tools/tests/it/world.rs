@@ -94,6 +94,15 @@ impl World {
         self
     }
 
+    /// The shell goes on to write.
+    pub fn goes_on(&self, stream: StreamName, text: &str) {
+        let mut shells = self.shells.lock().unwrap();
+        let log_offset = shells[0].next_offset;
+        shells[0].next_offset += text.len() as u64;
+        let piece = OutputPiece { log_offset, stream, offset: 0, bytes: text.as_bytes().to_vec() };
+        self.log.lock().unwrap().push(piece);
+    }
+
     pub fn context(self: &Arc<Self>, output_budget_bytes: u64) -> Context {
         Context {
             call_id: CallId::from_uuid(Uuid::from_u128(1)),
