@@ -195,6 +195,9 @@ pub enum ContentBlock {
         mime_type: Option<String>,
         /// The text.
         text: String,
+        /// The artifact that keeps it, or what was too large to be shown in its place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        artifact_id: Option<ArtifactId>,
     },
     /// Data: a table, a chart, or what an object says of itself.
     Json {

@@ -14,14 +14,18 @@ use serde_json::Value;
 const BLOCKS: usize = 32;
 /// Longest text of an error or a value that the result repeats, in characters.
 const TEXT_CHARS: usize = 70_000;
+/// Most pieces that are in files.
+const FILES: usize = 16;
 /// Media types that a piece may have.
-const MEDIA_TYPES: [&str; 9] = [
+const MEDIA_TYPES: [&str; 11] = [
     "application/json",
     "application/vnd.toolhost.chart+json",
     "application/vnd.toolhost.table+json",
+    "image/gif",
     "image/jpeg",
     "image/png",
     "image/svg+xml",
+    "image/webp",
     "text/html",
     "text/latex",
     "text/markdown",
@@ -54,8 +58,21 @@ enum Piece {
         mime_type: String,
         data: String,
     },
+    Kept {
+        mime_type: String,
+        name: String,
+    },
     #[serde(other)]
     Unknown,
+}
+
+/// One piece of what code has shown.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Part {
+    /// As it goes into the result.
+    Block(ContentBlock),
+    /// Too large for that: in a file of this name, in the folder that the call was given for it.
+    InFile { mime_type: String, name: String },
 }
 
 /// See the module.
@@ -92,26 +109,22 @@ impl Report {
         Some(report)
     }
 
-    /// The pieces, and text for a model about them.
-    pub(crate) fn into_content(self) -> (Vec<ContentBlock>, String) {
+    /// The pieces, and how many there are beside them that cannot be shown.
+    pub(crate) fn into_parts(self) -> (Vec<Part>, usize) {
         let offered = self.content.len().saturating_add(self.left_out as usize);
-        let blocks: Vec<ContentBlock> = self.content.into_iter().filter_map(accept).take(BLOCKS).collect();
-        let mut lines: Vec<String> = blocks
-            .iter()
-            .filter_map(|block| match block {
-                ContentBlock::Text { mime_type: None, text } => Some(text.clone()),
-                ContentBlock::Text { mime_type: Some(mime_type), .. } => {
-                    Some(format!("[shown as {mime_type}]"))
-                }
-                ContentBlock::Image { mime_type, .. } => Some(format!("[a picture is shown: {mime_type}]")),
-                ContentBlock::Json { .. } => None,
+        let mut files = 0;
+        let parts: Vec<Part> = self
+            .content
+            .into_iter()
+            .filter_map(accept)
+            .filter(|part| {
+                files += usize::from(matches!(part, Part::InFile { .. }));
+                files <= FILES || matches!(part, Part::Block(_))
             })
+            .take(BLOCKS)
             .collect();
-        if offered > blocks.len() {
-            let missing = offered - blocks.len();
-            lines.push(format!("[{missing} more could not be shown: too many, too large, or not valid]"));
-        }
-        (blocks, lines.join("\n"))
+        let missing = offered - parts.len();
+        (parts, missing)
     }
 }
 
@@ -125,19 +138,29 @@ fn is_within(value: &Value, levels: usize) -> bool {
     }
 }
 
-fn accept(piece: Piece) -> Option<ContentBlock> {
+fn accept(piece: Piece) -> Option<Part> {
     let known = |mime_type: &str| MEDIA_TYPES.contains(&mime_type);
+    let text = |mime_type, text| Part::Block(ContentBlock::Text { mime_type, text, artifact_id: None });
     match piece {
-        Piece::Text { mime_type: None, text } => Some(ContentBlock::Text { mime_type: None, text }),
-        Piece::Text { mime_type: Some(mime_type), text } => {
-            known(&mime_type).then_some(ContentBlock::Text { mime_type: Some(mime_type), text })
+        Piece::Text { mime_type: None, text: plain } => Some(text(None, plain)),
+        Piece::Text { mime_type: Some(mime_type), text: rich } => {
+            known(&mime_type).then(|| text(Some(mime_type), rich))
         }
         Piece::Json { mime_type, json } => (known(&mime_type) && is_within(&json, limits::JSON_DEPTH))
-            .then_some(ContentBlock::Json { mime_type, json }),
+            .then_some(Part::Block(ContentBlock::Json { mime_type, json })),
         Piece::Image { mime_type, data } => {
             let is_picture = mime_type.starts_with("image/") && known(&mime_type);
             let is_whole = is_picture && STANDARD.decode(&data).is_ok();
-            is_whole.then_some(ContentBlock::Image { mime_type, data: Some(data), artifact_id: None })
+            is_whole.then_some(Part::Block(ContentBlock::Image {
+                mime_type,
+                data: Some(data),
+                artifact_id: None,
+            }))
+        }
+        Piece::Kept { mime_type, name } => {
+            let is_name = (1..=3).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_digit());
+            let is_kind = known(&mime_type) || mime_type == "text/plain";
+            (is_name && is_kind).then_some(Part::InFile { mime_type, name })
         }
         Piece::Unknown => None,
     }
@@ -154,22 +177,30 @@ mod tests {
             {"type": "image", "mime_type": "image/png", "data": "not base64"},
             {"type": "image", "mime_type": "text/html", "data": "AA=="},
             {"type": "file", "artifact_id": "art_00000000000000000000000001"},
+            {"type": "kept", "mime_type": "image/png", "name": "../../workspace/secret"},
+            {"type": "kept", "mime_type": "application/x-else", "name": "0"},
+            {"type": "kept", "mime_type": "image/png", "name": "0"},
             {"type": "text", "text": "plain"}]}"#;
         let report = Report::parse(forged).expect("a report");
         assert_eq!(report.result.as_deref(), Some("a\u{fffd}b"));
-        let (blocks, text) = report.into_content();
+        let (parts, missing) = report.into_parts();
         assert_eq!(
-            blocks,
+            parts,
             [
-                ContentBlock::Image {
+                Part::Block(ContentBlock::Image {
                     mime_type: "image/png".to_owned(),
                     data: Some("AA==".to_owned()),
                     artifact_id: None
-                },
-                ContentBlock::Text { mime_type: None, text: "plain".to_owned() },
+                }),
+                Part::InFile { mime_type: "image/png".to_owned(), name: "0".to_owned() },
+                Part::Block(ContentBlock::Text {
+                    mime_type: None,
+                    text: "plain".to_owned(),
+                    artifact_id: None
+                }),
             ]
         );
-        assert!(text.contains("[3 more could not be shown"), "{text}");
+        assert_eq!(missing, 5);
         assert!(Report::parse(b"").is_none() && Report::parse(b"{").is_none());
     }
 
@@ -180,8 +211,9 @@ mod tests {
             let forged = format!(
                 r#"{{"content": [{{"type": "json", "mime_type": "application/json", "json": {json}}}], "left_out": 4294967295}}"#
             );
-            let (blocks, text) = Report::parse(forged.as_bytes()).expect("a report").into_content();
-            assert_eq!(blocks.len(), shown, "{levels} levels: {text}");
+            let (parts, missing) = Report::parse(forged.as_bytes()).expect("a report").into_parts();
+            assert_eq!(parts.len(), shown, "{levels} levels");
+            assert!(missing >= u32::MAX as usize);
         }
         let bottomless = format!(
             r#"{{"content": [{{"type": "json", "mime_type": "application/json", "json": {}"#,

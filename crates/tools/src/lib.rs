@@ -29,6 +29,7 @@ mod packages;
 mod path;
 pub mod port;
 mod problem;
+mod rich_content;
 mod schema;
 mod shape;
 mod shell;

@@ -258,6 +258,18 @@ async fn packages_come_from_the_wheels_of_the_image() {
         let run = async |packages: Value, code: &str| {
             client.run(&session, "python_execute", json!({"code": code, "packages": packages})).await
         };
+        let names = async || -> Result<Value> {
+            let call = client.bash(&session, "find /workspace -printf '%p %y %m %s\\n' | sort").await?;
+            Ok(structured(&call, "stdout").clone())
+        };
+        // What cannot be installed leaves no trace, neither in a workspace that has no packages yet nor in one that has.
+        let empty = names().await?;
+        for (packages, code) in [("no-such-package-here", "network_required"), ("humanize>=4,<4", "package_failed")] {
+            let call = run(json!([packages]), "print('not run')").await?;
+            ensure!(call["status"] == "failed" && call["error"]["code"] == code, "{call:#}");
+            let now = names().await?;
+            ensure!(now == empty, "{empty:#} {now:#}");
+        }
         let call = run(
             json!(["python-slugify>=9", "seaborn; python_version >= '3.8'"]),
             "from slugify import slugify\nimport seaborn\nslugify('Größe A')",
@@ -270,6 +282,8 @@ async fn packages_come_from_the_wheels_of_the_image() {
         // It stays for later calls, for programs too, and is not looked for again.
         let call = client.bash(&session, "python3 -c 'import slugify; print(1)'").await?;
         ensure!(structured(&call, "stdout") == "1\n", "{call:#}");
+        let installed = names().await?;
+        ensure!(installed.as_str().is_some_and(|names| !names.contains(".cache/uv")), "{installed:#}");
         for (packages, code) in [
             (json!(["no-such-package-here"]), "network_required"),
             (json!(["humanize==0.0.1"]), "network_required"),
@@ -281,6 +295,8 @@ async fn packages_come_from_the_wheels_of_the_image() {
                 call["error"]["details"]["said"].as_str().is_some_and(|said| said.len() > 20),
                 "{call:#}"
             );
+            let now = names().await?;
+            ensure!(now == installed, "{installed:#} {now:#}");
         }
         // One that does not build: the image's folder has none, so what installs is given another one.
         let broken = r#"
@@ -365,10 +381,40 @@ async fn tests_and_linters_are_found_and_counted() {
         let counts = &call["result"]["structured"];
         ensure!(counts["passed"] == 1 && counts["failed"] == 1, "{call:#}");
         ensure!(counts["failures"].as_array().is_some_and(|names| names.contains(&json!("bad"))), "{call:#}");
+        // A test counts once, whatever its subtests did, and their names are told.
+        let subtests = "import unittest\nclass T(unittest.TestCase):\n    def test_even(self):\n        for i in range(4):\n            \
+            with self.subTest(i=i): self.assertEqual(i % 2, 0)\n    def test_fine(self):\n        for i in range(3):\n            \
+            with self.subTest(i=i): pass\n";
+        run("write_file", json!({"path": "s/test_s.py", "content": subtests})).await?;
+        for command in [json!(null), json!("python3 -m unittest discover -v")] {
+            let mut arguments = json!({"path": "s"});
+            if !command.is_null() {
+                arguments["command"] = command;
+            }
+            let call = run("run_tests", arguments).await?;
+            let counts = &call["result"]["structured"];
+            ensure!(counts["parsed"] == true && counts["passed"] == 1 && counts["failed"] == 1 && counts["total"] == 2, "{call:#}");
+            let names = counts["failures"].as_array().context("names")?;
+            let named = |part: &str| names.iter().any(|name| name.as_str().is_some_and(|name| name.contains(part)));
+            ensure!(named("test_even") && named("(i=1)") && named("(i=3)") && !named("(i=2)"), "{call:#}");
+        }
         let call = run("run_lint", json!({"path": "p"})).await?;
         let found = &call["result"]["structured"];
         let rules: Vec<_> = found["findings"].as_array().context("findings")?.iter().map(|one| &one["rule"]).collect();
         ensure!(rules.contains(&&json!("F401")) && found["total"] == rules.len() && found["success"] == false, "{call:#}");
+        // eslint is asked wherever its configuration lies, and the project's own before the image's.
+        client.bash(&session, "mkdir -p y j f/node_modules/.bin && echo 'var unused = 1;' | tee y/a.js j/a.js f/a.js
+            printf 'root: true\nrules: {no-unused-vars: error, no-var: error}\n' > y/.eslintrc.yaml
+            echo '{\"eslintConfig\": {\"root\": true, \"rules\": {\"no-unused-vars\": \"error\", \"no-var\": \"error\"}}}' > j/package.json
+            echo 'export default [];' > f/eslint.config.mjs").await?;
+        let own = "#!/bin/sh\n[ \"$1\" != --version ] || { echo v9.1.0; exit; }\necho \"$PWD/a.js\"\necho '  1:5  error  own  no-var'\nexit 1\n";
+        run("write_file", json!({"path": "f/node_modules/.bin/eslint", "content": own, "permissions": "0755"})).await?;
+        for (path, expected) in [("y", vec!["no-var", "no-unused-vars"]), ("j", vec!["no-var", "no-unused-vars"]), ("f", vec!["no-var"])] {
+            let call = run("run_lint", json!({"path": path})).await?;
+            let found = &call["result"]["structured"];
+            let rules: Vec<_> = found["findings"].as_array().context("findings")?.iter().filter_map(|one| one["rule"].as_str()).collect();
+            ensure!(rules == expected && found["findings"][0]["path"] == format!("/workspace/{path}/a.js"), "{call:#}");
+        }
         Ok(())
     })
     .await;

@@ -29,6 +29,7 @@ mod nasty_paths;
 mod operations;
 mod operators;
 mod pooler;
+mod rich_content;
 mod sandbox_attacks;
 mod sessions;
 mod shells;

@@ -45,6 +45,9 @@ pub enum ContentBlock {
         mime_type: Option<String>,
         /// The text.
         text: String,
+        /// The artifact that keeps it (SVG), or what was too large to be shown in its place.
+        #[schema(nullable = false)]
+        artifact_id: Option<String>,
     },
     /// Data: a table (`application/vnd.toolhost.table+json`), a chart (`application/vnd.toolhost.chart+json`), or what an
     /// object says of itself (`application/json`).

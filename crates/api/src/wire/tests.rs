@@ -136,7 +136,7 @@ fn words_are_those_of_domain() {
 
 #[test]
 fn content_blocks_have_the_documented_fields() {
-    let text = domain::ContentBlock::Text { mime_type: None, text: "x".to_owned() };
+    let text = domain::ContentBlock::Text { mime_type: None, text: "x".to_owned(), artifact_id: None };
     assert_eq!(serde_json::to_value(text).expect("serialises"), json!({"type": "text", "text": "x"}));
     let image = domain::ContentBlock::Image {
         mime_type: "image/png".to_owned(),

@@ -12,13 +12,14 @@ def _toolhost():
         if place.endswith(".zip") or place.startswith(library) and not place.endswith("-packages")
     ]
     import ast, builtins, fcntl, inspect, importlib._bootstrap, json, linecache, resource, signal, site
-    import socket, struct, traceback
+    import binascii, socket, struct, traceback
 
     sys.path[:] = search
     main = sys.modules["__main__"].__dict__
     del main["_toolhost"]
-    TEXT, BLOCKS, ALL = 65_536, 32, 2_500_000
+    TEXT, PICTURE, BLOCKS, ALL, FILES = 65_536, 700_000, 32, 2_500_000, 16
     read, pread, pwrite, cut, dup2, leave = os.read, os.pread, os.pwrite, os.ftruncate, os.dup2, os._exit
+    make, opened, written, close, unlink = os.makedirs, os.open, os.write, os.close, os.unlink
     dumps, loads = json.dumps, json.loads
     streams = [sys.stdout, sys.stderr]
     for stream in streams:
@@ -45,62 +46,116 @@ def _toolhost():
 
     os.register_at_fork(after_in_child=forget_own)
 
+    def whole(text):
+        return str(text).replace("\0", "\ufffd").encode("utf-8", "backslashreplace").decode("utf-8")
+
     def clean(text, most=TEXT):
-        text = str(text).replace("\0", "\ufffd").encode("utf-8", "backslashreplace").decode("utf-8")
+        text = whole(text)
         if len(text) <= most:
             return text
         return text[: most * 2 // 3] + "\n[\u2026 " + str(len(text) - most) + " characters left out \u2026]\n" + text[-most // 3 :]
 
     class Answer:
-        """What a run shows beside its output, within bounds."""
+        """What a run shows beside its output, within bounds. What is too large goes to files, which are kept as artifacts."""
 
-        def __init__(self):
+        def __init__(self, folder=None):
             self.blocks, self.bytes, self.left_out = [], 0, 0
+            self.folder, self.files = folder, 0
             self.result = self.error = None
 
-        def add(self, block):
+        def add(self, piece):
+            """Takes a block, or the media type and the text or bytes of one."""
+            if isinstance(piece, tuple):
+                self.show(*piece)
+            elif not self.place(piece):
+                if piece["type"] == "json":
+                    try:
+                        return self.keep(piece["mime_type"], dumps(piece["json"], allow_nan=False).encode())
+                    except (TypeError, ValueError, RecursionError):
+                        pass
+                self.left_out += 1
+
+        def show(self, mime_type, data):
+            if isinstance(data, str):
+                block = {"type": "text", "text": data}
+                if mime_type is not None:
+                    block["mime_type"] = mime_type
+                if len(data) > TEXT or not self.place(block):
+                    self.keep(mime_type or "text/plain", data.encode())
+                return
+            text = binascii.b2a_base64(data, newline=False).decode("ascii") if len(data) <= PICTURE else None
+            if text is None or not self.place({"type": "image", "mime_type": mime_type, "data": text}):
+                self.keep(mime_type, data)
+
+        def place(self, block):
             try:
                 size = len(dumps(block, allow_nan=False))
             except (TypeError, ValueError, RecursionError):
-                size = ALL + 1
+                return False
             if len(self.blocks) >= BLOCKS or self.bytes + size > ALL:
-                self.left_out += 1
-                return
+                return False
             self.bytes += size
             self.blocks.append(block)
+            return True
+
+        def keep(self, mime_type, data):
+            if self.folder is None or self.files >= FILES or len(self.blocks) >= BLOCKS:
+                self.left_out += 1
+                return
+            name = str(self.files)
+            place, at = self.folder + "/" + name, 0
+            try:
+                make(self.folder, 0o700, exist_ok=True)
+                file = opened(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                try:
+                    while at < len(data):
+                        at += written(file, memoryview(data)[at : at + 1_048_576])
+                except OSError:
+                    unlink(place)
+                    raise
+                finally:
+                    close(file)
+            except Exception:
+                self.left_out += 1
+                return
+            self.files += 1
+            self.blocks.append({"type": "kept", "mime_type": mime_type, "name": name})
 
     current = [Answer()]
     loaded, loops = {}, []
 
     def rich():
         if not loaded:
-            loaded.update({"clean": clean, "TEXT": TEXT})
+            loaded.update({"clean": clean, "whole": whole, "PICTURE": PICTURE})
             exec(compile(rich_source, "<toolhost>", "exec"), loaded)
         return loaded
 
     def plain(value):
         try:
-            return clean(repr(value))
+            return whole(repr(value))
         except Exception as error:
-            return clean(f"<{type(value).__name__}: its repr raised {type(error).__name__}>")
+            return whole(f"<{type(value).__name__}: its repr raised {type(error).__name__}>")
 
     def show(value, is_result):
         answer = current[0]
         if is_result:
-            answer.result = plain(value)
+            text = plain(value)
+            answer.result = clean(text)
+            if len(text) > TEXT:
+                answer.add((None, text))
         elif isinstance(value, str):
-            answer.add({"type": "text", "text": clean(value)})
+            answer.add((None, whole(value)))
             return
         if type(value) in (int, float, bool, str, bytes, complex, type(None)):
             if not is_result:
-                answer.add({"type": "text", "text": plain(value)})
+                answer.add((None, plain(value)))
             return
         try:
             blocks = rich()["blocks"](value)
         except Exception:
             blocks = []
         if not blocks and not is_result:
-            blocks = [{"type": "text", "text": plain(value)}]
+            blocks = [(None, plain(value))]
         for block in blocks:
             answer.add(block)
 
@@ -268,6 +323,7 @@ def _toolhost():
             dup2(null, 0)
             os.close(null)
         memory, pid = lift(3), os.getpid()
+        current[0] = Answer(request.get("shown"))
         refresh()
         try:
             os.write(4, b"s")
@@ -316,7 +372,7 @@ def _toolhost():
             dup2(descriptors[target], target)
             os.close(descriptors[target])
         request, before, pid = take_request(memory), usage()[0], os.getpid()
-        current[0] = Answer()
+        current[0] = Answer(request.get("shown"))
         for index, stream in enumerate(streams):
             if stream.closed:
                 streams[index] = open(index + 1, "w", 1, "utf-8", "backslashreplace", closefd=False)

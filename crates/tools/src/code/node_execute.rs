@@ -15,7 +15,8 @@ use crate::code_report::{Raised, Report};
 use crate::command::{self, Ended, Ran};
 use crate::port::{Background, Command, CommandOutcome, Program};
 use crate::{
-    Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path, shape,
+    Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path,
+    rich_content, shape,
 };
 
 pub(crate) struct NodeExecute;
@@ -94,10 +95,11 @@ impl Tool for NodeExecute {
         description: "Runs JavaScript (or, with `typescript`, TypeScript) in a fresh Node.js process in the session's sandbox and \
             returns what it printed, the value of a last line that is an expression, and the exit code. `require`, \
             `import` and top-level await work; relative modules and node_modules are found from the working directory \
-            (/workspace). No variables carry over from one call to the next, files do. The default timeout is 60 s, at \
+            (/workspace). `display(value)` shows more: pictures (Buffers of PNG or JPEG), and with display.html, .markdown, \
+            .svg, .json, .png what you give it. No variables carry over from one call to the next, files do. The default timeout is 60 s, at \
             most 600 s (`timeout_ms`). Long output is shortened in the middle.",
         toolkit: "code",
-        version: "1.0.0",
+        version: "1.1.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
         annotations: Annotations { read_only: false, destructive: true, idempotent: false, open_world: true },
@@ -125,6 +127,7 @@ impl Tool for NodeExecute {
             ("dependencies".to_owned(), json!(dependencies)),
             ("show".to_owned(), Value::from(input.last_expression)),
             ("args".to_owned(), Value::from(input.args)),
+            ("shown".to_owned(), Value::from(rich_content::folder(cx))),
         ]);
         let argv = ["node", "-e", NODE].map(str::to_owned).to_vec();
         let command = Command {
@@ -162,10 +165,16 @@ impl Tool for NodeExecute {
                 _ => {}
             }
         }
-        let (result, error) = report.map(|report| (report.result, report.error)).unwrap_or_default();
-        let shown = result.as_ref().map(|text| shape::text(text, cx.output_budget_bytes / 3).text);
-        let ran = command::ended_with(cx, &end, shown.as_deref().unwrap_or_default(), Ended::Everything);
-        Ok(ran.map(|ran| Output { ran, result, error }))
+        let mut report = report.unwrap_or_default();
+        let (result, error) = (report.result.take(), report.error.take());
+        let (content, text) = rich_content::of(cx, "node_execute", report).await?;
+        let more: Vec<String> = result
+            .iter()
+            .chain(Some(&text).filter(|text| !text.is_empty()))
+            .map(|text| shape::text(text, cx.output_budget_bytes / 3).text)
+            .collect();
+        let ran = command::ended_with(cx, &end, &more.join("\n"), Ended::Everything);
+        Ok(ToolOutput { content, ..ran.map(|ran| Output { ran, result, error }) })
     }
 }
 

@@ -22,7 +22,8 @@ use crate::port::{
     Background, Captured, Command, CommandEnd, CommandOutcome, ContextEnd, ContextRef, ContextRun, Program,
 };
 use crate::{
-    Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path, shape,
+    Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path,
+    rich_content, shape,
 };
 
 pub(crate) struct PythonExecute;
@@ -129,7 +130,7 @@ impl Tool for PythonExecute {
             matplotlib are there. Input comes from `stdin` only. The default timeout is 60 s, at most 600 s \
             (`timeout_ms`). Long output is shortened in the middle.",
         toolkit: "code",
-        version: "2.0.0",
+        version: "2.1.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
         annotations: Annotations { read_only: false, destructive: true, idempotent: false, open_world: true },
@@ -168,6 +169,7 @@ impl Tool for PythonExecute {
             ("code".to_owned(), Value::from(input.code)),
             ("show".to_owned(), Value::from(input.last_expression)),
             ("args".to_owned(), Value::from(input.args)),
+            ("shown".to_owned(), Value::from(rich_content::folder(cx))),
         ]);
         let context = match (input.context_id, input.context) {
             (Some(id), _) => Some(ContextRef::Id(id.parse().map_err(|_| not_a_context())?)),
@@ -179,7 +181,7 @@ impl Tool for PythonExecute {
                 input.cwd.as_deref().map(|cwd| command::cwd("python_execute", Some(cwd))).transpose()?;
             let argv = interpreter("serve");
             let run = ContextRun { context, argv, request, cwd, env: input.env, stdin: input.stdin };
-            return in_context(cx, cx.contexts.run(run).await.map_err(no_python)?);
+            return in_context(cx, cx.contexts.run(run).await.map_err(no_python)?).await;
         }
         let command = Command {
             program: Program::Interpreter { argv: interpreter("once"), request },
@@ -197,7 +199,7 @@ impl Tool for PythonExecute {
                 "python_execute: its interpreter became a shell, which it must not",
             ));
         };
-        Ok(shown(cx, &end, Ended::Everything))
+        shown(cx, &end, Ended::Everything).await
     }
 }
 
@@ -215,7 +217,7 @@ fn not_a_context() -> ToolError {
 }
 
 /// The result of code in a context.
-fn in_context(cx: &Context, ended: ContextEnd) -> Result<ToolOutput<Output>, ToolError> {
+async fn in_context(cx: &Context, ended: ContextEnd) -> Result<ToolOutput<Output>, ToolError> {
     let ContextEnd { context, end, lost } = ended;
     let report = Report::parse(&end.report).unwrap_or_default();
     if let Some(setup) = report.setup {
@@ -252,7 +254,7 @@ fn in_context(cx: &Context, ended: ContextEnd) -> Result<ToolOutput<Output>, Too
         lost_before,
         lost,
     };
-    let mut shown = shown(cx, &end, what_ended);
+    let mut shown = shown(cx, &end, what_ended).await?;
     shown.structured.context = Some(state);
     remarks.extend(shown.system.take());
     shown.system = (!remarks.is_empty()).then(|| remarks.join(" "));
@@ -305,14 +307,17 @@ fn interpreter(mode: &str) -> Vec<String> {
 }
 
 /// The result of code that is over.
-fn shown(cx: &Context, end: &CommandEnd, what_ended: Ended) -> ToolOutput<Output> {
+async fn shown(cx: &Context, end: &CommandEnd, what_ended: Ended) -> Result<ToolOutput<Output>, ToolError> {
     let report = Report::parse(&end.report);
     let error = match &report {
         Some(report) => report.error.clone(),
         None => (end.exit_code == Some(1)).then(|| python_error(&end.stderr)).flatten(),
     };
     let result = report.as_ref().and_then(|report| report.result.clone());
-    let (content, text) = report.map(Report::into_content).unwrap_or_default();
+    let (content, text) = match report {
+        Some(report) => rich_content::of(cx, "python_execute", report).await?,
+        None => (Vec::new(), String::new()),
+    };
     let most = cx.output_budget_bytes / 3;
     let more: Vec<String> = result
         .iter()
@@ -320,7 +325,7 @@ fn shown(cx: &Context, end: &CommandEnd, what_ended: Ended) -> ToolOutput<Output
         .map(|text| shape::text(text, most).text)
         .collect();
     let ran = command::ended_with(cx, end, &more.join("\n"), what_ended);
-    ToolOutput { content, ..ran.map(|ran| Output { ran, result, error, context: None }) }
+    Ok(ToolOutput { content, ..ran.map(|ran| Output { ran, result, error, context: None }) })
 }
 
 const OPEN_MANUS: &[ArgumentAlias] = &[

@@ -1,7 +1,7 @@
 # What `kernel.py` needs only for values that are more than text: compiled when the first of them is shown.
 import base64, io, math, sys
 
-POINTS, ROWS, COLUMNS, PICTURE = 1_000, 50, 50, 700_000
+POINTS, ROWS, COLUMNS = 1_000, 50, 50
 
 
 def scalar(value):
@@ -105,20 +105,20 @@ def plot(ax):
 
 
 def picture(figure):
+    """A figure small enough to be shown, or as it is when it cannot be made so."""
+    first = None
     for scale in (1.0, 0.6, 0.3):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=figure.dpi * scale, bbox_inches="tight")
-        if len(buffer.getvalue()) <= PICTURE:
-            return [image("image/png", buffer.getvalue())]
-    return [{"type": "text", "text": "[a figure is too large to be shown; save it to a file]"}]
-
-
-def image(mime_type, data):
-    return {"type": "image", "mime_type": mime_type, "data": base64.b64encode(data).decode("ascii")}
+        data = buffer.getvalue()
+        if len(data) <= PICTURE:
+            return "image/png", data
+        first = first or data
+    return "image/png", first
 
 
 def of_figure(figure):
-    found = picture(figure)
+    found = [picture(figure)]
     try:
         plots = [one for one in (plot(ax) for ax in figure.axes) if one]
     except Exception:
@@ -209,12 +209,11 @@ PICTURES = (("_repr_png_", "image/png"), ("_repr_jpeg_", "image/jpeg"))
 
 
 def of_mime(mime_type, data):
-    if mime_type in ("image/png", "image/jpeg"):
-        data = data if isinstance(data, bytes) else base64.b64decode(data)
-        return image(mime_type, data) if len(data) <= PICTURE else {"type": "text", "text": "[a picture is too large to be shown; save it to a file]"}
+    if mime_type.startswith("image/") and mime_type != "image/svg+xml":
+        return mime_type, base64.b64decode(data) if isinstance(data, str) else bytes(data)
     if mime_type == "application/json":
         return {"type": "json", "mime_type": mime_type, "json": data}
-    return {"type": "text", "mime_type": mime_type, "text": clean(data)}
+    return mime_type, whole(data)
 
 
 def blocks(value):

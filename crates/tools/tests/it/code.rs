@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::DateTime;
-use domain::{Code, CodeContext, ContextId, ContextStatus, SessionId, TenantId};
+use domain::{CallId, Code, CodeContext, ContextId, ContextStatus, SessionId, TenantId};
 use serde_json::json;
 use tools::ToolError;
 use tools::port::{Background, CommandEnd, CommandOutcome, ContextEnd, Program};
@@ -19,7 +19,8 @@ async fn code_comes_on_a_descriptor_and_arguments_as_arguments() {
     world.call("python_execute", arguments).await.expect("it ran");
     let command = world.commands.lock().expect("no test panicked")[0].clone();
     let Program::Interpreter { argv, request } = command.program else { panic!("an interpreter") };
-    let expected = json!({"code": "print('secret')", "show": true, "args": ["a", "b c"]});
+    let shown = format!("/tmp/.toolhost-shown-{}", CallId::from_uuid(Uuid::from_u128(1)));
+    let expected = json!({"code": "print('secret')", "show": true, "args": ["a", "b c"], "shown": shown});
     assert_eq!(serde_json::Value::Object(request), expected);
     assert_eq!(argv[0], "python3");
     assert!(argv.iter().all(|argument| !argument.contains("secret")));
@@ -36,6 +37,37 @@ async fn an_exception_is_named() {
         json!({"name": "ZeroDivisionError", "value": "division by zero", "traceback": ""})
     );
     assert!(result.is_error && result.output.ends_with("[exit code 1]"));
+}
+
+#[tokio::test]
+async fn what_is_too_large_for_a_report_is_gathered_and_kept() {
+    let report = json!({"report": 1, "result": null, "error": null, "content": [
+        {"type": "kept", "mime_type": "image/png", "name": "0"},
+        {"type": "kept", "mime_type": "text/html", "name": "1"},
+        {"type": "kept", "mime_type": "text/plain", "name": "2"},
+        {"type": "text", "mime_type": "text/markdown", "text": "# small"}]});
+    for (tool, code) in [("python_execute", "show()"), ("node_execute", "show()")] {
+        let report = bytes::Bytes::from(report.to_string());
+        let world =
+            World::new().with_outcome(Ok(CommandOutcome::Ended(CommandEnd { report, ..exited(0, "", "") })));
+        let folder = format!("/tmp/.toolhost-shown-{}", CallId::from_uuid(Uuid::from_u128(1)));
+        let world = world
+            .with_file(&format!("{folder}/0"), b"\x89PNG")
+            .with_file(&format!("{folder}/1"), b"<p>large</p>");
+        let result = world.call(tool, json!({"code": code})).await.expect("it ran").result;
+        let kept: Vec<_> =
+            world.artifacts.lock().expect("no test panicked").iter().map(|(one, _)| one.clone()).collect();
+        let seen: Vec<_> = kept.iter().map(|one| (one.mime_type.as_str(), one.size_bytes)).collect();
+        assert_eq!(seen, [("image/png", 4), ("text/html; charset=utf-8", 12)]);
+        let content = serde_json::to_value(&result.content).expect("serialises");
+        let (picture, page) = (kept[0].id.to_string(), kept[1].id.to_string());
+        assert_eq!(content[0], json!({"type": "image", "mime_type": "image/png", "artifact_id": picture}));
+        assert_eq!((&content[1]["artifact_id"], &content[1]["mime_type"]), (&json!(page), &json!(null)));
+        let missing = content[2]["text"].as_str().expect("text");
+        assert!(missing.contains("could not be kept") && content[2]["artifact_id"].is_null(), "{missing}");
+        assert_eq!(content[3]["text"], "# small");
+        assert!(result.output.contains(&picture) && result.output.contains(&page), "{}", result.output);
+    }
 }
 
 #[tokio::test]

@@ -142,16 +142,29 @@ async fn output(facts: &Facts) -> Result<Option<ArtifactId>, NotKept> {
     Ok(Some(keep(facts, new, &draft.seal().await?).await?.id))
 }
 
-/// A picture of the result. A large one leaves the result, whose row it would swell.
+/// A picture of the result, one that is text included. A large one leaves the result, whose row it would swell.
 async fn image(facts: &Facts, index: usize, block: &mut ContentBlock) -> Result<(), NotKept> {
-    let ContentBlock::Image { mime_type, data, artifact_id } = block else { return Ok(()) };
-    if artifact_id.is_some() {
-        return Ok(());
+    match block {
+        ContentBlock::Image { mime_type, data, artifact_id: artifact_id @ None } => {
+            let decoded = data.as_ref().and_then(|data| BASE64.decode(data.as_bytes()).ok());
+            let Some(bytes) = decoded.map(Bytes::from) else { return Ok(()) };
+            *artifact_id = Some(picture(facts, index, mime_type, &bytes).await?);
+            if bytes.len() > INLINE_IMAGE_BYTES {
+                *data = None;
+            }
+        }
+        ContentBlock::Text { mime_type: Some(mime_type), text, artifact_id: artifact_id @ None }
+            if mime_type == "image/svg+xml" =>
+        {
+            let bytes = Bytes::copy_from_slice(text.as_bytes());
+            *artifact_id = Some(picture(facts, index, mime_type, &bytes).await?);
+        }
+        ContentBlock::Image { .. } | ContentBlock::Text { .. } | ContentBlock::Json { .. } => {}
     }
-    let Some(bytes) = data.as_ref().and_then(|data| BASE64.decode(data.as_bytes()).ok()).map(Bytes::from)
-    else {
-        return Ok(());
-    };
+    Ok(())
+}
+
+async fn picture(facts: &Facts, index: usize, mime_type: &str, bytes: &Bytes) -> Result<ArtifactId, NotKept> {
     let suffix = match mime_type.split(';').next().unwrap_or_default() {
         "image/png" => "png",
         "image/jpeg" => "jpg",
@@ -161,20 +174,16 @@ async fn image(facts: &Facts, index: usize, block: &mut ContentBlock) -> Result<
         _ => "image",
     };
     let mut draft = Draft::default();
-    draft.push(&bytes).await?;
+    draft.push(bytes).await?;
     let new = NewArtifact {
         call_id: facts.call.id,
         origin: format!("content/{index}"),
         name: format!("{}-{}.{suffix}", facts.call.id, index + 1),
         kind: ArtifactKind::Image,
-        mime_type: mime_type.clone(),
+        mime_type: mime_type.to_owned(),
         metadata: BTreeMap::from([("tool".to_owned(), facts.call.tool.clone())]),
     };
-    *artifact_id = Some(keep(facts, new, &draft.seal().await?).await?.id);
-    if bytes.len() > INLINE_IMAGE_BYTES {
-        *data = None;
-    }
-    Ok(())
+    Ok(keep(facts, new, &draft.seal().await?).await?.id)
 }
 
 /// Whether it is the object store's fault.
