@@ -113,6 +113,8 @@ codes! {
     DatabaseUnavailable = ("database_unavailable", 503, true, "The database does not answer");
     /// The object store that keeps artifacts does not answer.
     StorageUnavailable = ("storage_unavailable", 503, true, "The object store does not answer");
+    /// The keys of the issuer of a token could not be read yet.
+    IssuerUnavailable = ("issuer_unavailable", 503, true, "The issuer of the token does not answer");
     /// The process is shutting down.
     ShuttingDown = ("shutting_down", 503, true, "This process is shutting down");
     /// The request took too long to arrive or to be answered.

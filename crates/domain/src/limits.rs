@@ -166,7 +166,7 @@ pub const IN_LINE_PER_SESSION: usize = 16;
 pub const EXCHANGES_PER_CONNECTION: u32 = 1_024;
 /// How long an API process looks for the worker of a session that is starting or being taken over, in milliseconds.
 pub const EXCHANGE_OPEN_MS: u64 = 20_000;
-/// CPU-hours that a tenant's calls may use in a day when policy does not say: more than most installations have.
+/// CPU-hours that a tenant's calls and shells may use in a day when policy does not say: more than most installations have.
 pub const CPU_HOURS_PER_DAY: f64 = 24_000.0;
 /// Longest period of one question about usage, in days. Longer ones are read from the closed hours.
 pub const USAGE_DAYS: u32 = 92;

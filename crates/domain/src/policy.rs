@@ -75,7 +75,7 @@ pub struct LimitRules {
     /// Requests in a minute, counted by each API process: of all keys of the tenant together, or of one key where its own policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<u32>,
-    /// CPU-hours that calls of the tenant use in a day (UTC).
+    /// CPU-hours that calls and shells of the tenant use in a day (UTC).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_hours_per_day: Option<f64>,
     /// Calls of the tenant that run at the same time.

@@ -58,7 +58,7 @@ pub struct Shell {
     pub exit_code: Option<i32>,
     /// Name of the signal that ended it, such as `SIGTERM`.
     pub signal: Option<String>,
-    /// Why it ended when not by itself: `killed`, `timeout`, `oom`, `session_ended`, `sandbox_lost`.
+    /// Why it ended when not by itself: `killed`, `timeout`, `oom`, `session_ended`, `sandbox_lost`, `key_revoked`.
     pub end_reason: Option<String>,
     /// Bytes of its log that are durable, dropped ones included; the offset to read on from.
     pub next_offset: u64,

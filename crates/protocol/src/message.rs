@@ -396,6 +396,10 @@ pub struct OperationStatus {
     pub detached: bool,
     /// How it ended.
     pub exit: Option<ExecExit>,
+    /// User and system time of its tree so far, in milliseconds: of what lives, and of what was waited for. `None` once it has ended, and
+    /// from an agent that does not tell.
+    #[serde(default)]
+    pub cpu_ms: Option<u64>,
 }
 
 /// What the agent answers on a stream.

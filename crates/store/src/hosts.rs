@@ -208,7 +208,8 @@ impl Store {
     }
 
     /// Asks sessions to end whose host was to be drained by now, and those of suspended tenants, and ends those that no worker has and that
-    /// are to end. Asked for again and again, so that a session that slipped in meanwhile ends too. Returns how many it asked or ended.
+    /// are to end; and cancels what keys have open that were revoked a while ago. Asked for again and again, so that what slipped in meanwhile
+    /// ends too. Returns how many it asked or ended.
     pub async fn ask_ends(&self) -> Result<u64> {
         let mut asked = self
             .ask(
@@ -224,6 +225,7 @@ impl Store {
                  RETURNING s.id",
             )
             .await?;
+        asked += self.withdraw_late().await?;
         Ok(asked + self.end_unclaimed().await?)
     }
 

@@ -242,7 +242,8 @@ impl Store {
         Ok((key(&row).map_err(|error| translate(ROTATE, error))?, plain))
     }
 
-    /// Revokes any key. Every process refuses it within seconds, and the calls that it made are cancelled. Revoking twice is no error.
+    /// Revokes any key. Every process refuses it within seconds, the calls that it made are cancelled, and the shells that it started end.
+    /// Revoking twice is no error.
     pub async fn revoke_key(&self, operator: &OperatorContext, id: KeyId) -> Result<ApiKey> {
         let conn = self.db().system_transaction(REVOKE).await?;
         let statement = sqlx::query(concat!(
@@ -327,7 +328,7 @@ impl Store {
         if let Some(key) = &found {
             conn.audit(key.tenant_id, principal, &AuditRow::done("key.revoke", key.id)).await?;
             if let Some(tenant_id) = key.tenant_id {
-                cancelled = withdraw(&mut conn, REVOKE, tenant_id, Withdrawn::Key(key.id)).await?;
+                cancelled = withdraw(&mut conn, REVOKE, &[tenant_id], Withdrawn::Keys(&[key.id])).await?;
             }
         }
         conn.end().await?;

@@ -80,7 +80,7 @@ pub use audit::{
 pub use auth::{AuthRefusal, Authenticated, TOKEN_REFUSALS};
 pub use bus::{Bus, CallChange, CallWatch, Hint, QueueWatch, ShellWatch};
 pub use calls::CallFilter;
-pub use cancelling::CancelReason;
+pub use cancelling::{CancelReason, ShellToEnd, ShellWish};
 pub use clock::{Clock, NewId};
 pub use contexts::{ContextName, ContextWish, CreatedContext, NewContext};
 pub use creation::{CreatedSession, NewSession, NoRoom};

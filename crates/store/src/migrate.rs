@@ -30,6 +30,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (34, "erasure", include_str!("../../../migrations/0034_erasure.sql")),
     (36, "rows of tenants", include_str!("../../../migrations/0036_rows_of_tenants.sql")),
     (37, "engines", include_str!("../../../migrations/0037_engines.sql")),
+    (39, "withdrawn", include_str!("../../../migrations/0039_withdrawn.sql")),
     (41, "file modes", include_str!("../../../migrations/0041_file_modes.sql")),
 ];
 

@@ -2,7 +2,8 @@
 
 use domain::event::OutputPiece;
 use domain::{
-    CallId, Principal, SessionId, Shell, ShellId, ShellName, ShellStatus, StreamName, TenantContext, TenantId,
+    CallId, Principal, SessionId, Shell, ShellId, ShellName, ShellStatus, StreamName, TenantContext,
+    TenantId, WorkerId,
 };
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -76,6 +77,8 @@ pub struct ShellEnd {
     pub signal: Option<String>,
     /// Why, when not by itself: see [`Shell::end_reason`].
     pub end_reason: Option<String>,
+    /// User and system time of its tree, in milliseconds, as far as it is known.
+    pub cpu_ms: u64,
 }
 
 impl Store {
@@ -101,8 +104,9 @@ impl Store {
                     "WITH owned AS (
                          SELECT id, tenant_id FROM sessions WHERE id = $1 AND worker_id = $2 AND epoch = $3 AND status <> 'ended'
                      ), fresh AS (
-                         INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, description, terminal, name, next_offset)
-                         SELECT $4, owned.tenant_id, owned.id, $5, $6, $7, $8, $9, $13, $14, coalesce(
+                         INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, description, terminal, name, key_id, next_offset)
+                         SELECT $4, owned.tenant_id, owned.id, $5, $6, $7, $8, $9, $13, $14,
+                             (SELECT principal ->> 'key_id' FROM calls WHERE id = $5), coalesce(
                              (SELECT log_offset + octet_length(bytes) FROM output_chunks
                               WHERE owner = $7 ORDER BY log_offset DESC LIMIT 1), 0)
                          FROM owned ON CONFLICT (id) DO NOTHING RETURNING *
@@ -256,7 +260,8 @@ impl Store {
                          SELECT h.id FROM shells h JOIN sessions s ON s.id = h.session_id
                          WHERE h.id = $4 AND s.id = $1 AND s.worker_id = $2 AND s.epoch = $3
                      ), ended AS (
-                         UPDATE shells h SET status = 'exited', ended_at = clock_timestamp(), exit_code = $5, signal = $6, end_reason = $7
+                         UPDATE shells h SET status = 'exited', ended_at = clock_timestamp(), exit_code = $5, signal = $6, end_reason = $7,
+                             cpu_ms = greatest(h.cpu_ms, $10)
                          FROM owned WHERE h.id = owned.id AND h.status = 'running' RETURNING h.*
                      ), trail AS (
                          INSERT INTO audit_log (tenant_id, principal, action, target, allowed, details)
@@ -278,13 +283,30 @@ impl Store {
                 .bind(end.signal)
                 .bind(end.end_reason)
                 .bind(sanitised(OPERATION, &Principal::system())?)
-                .bind(shell.to_string()),
+                .bind(shell.to_string())
+                .bind(signed(end.cpu_ms)),
             )
             .await?;
         conn.end().await?;
         let row = row.ok_or(StoreError::Stale { operation: OPERATION })?;
         self.bus().shell_changed(shell);
         self::shell(&row).map_err(|error| translate(OPERATION, error))
+    }
+
+    /// Notes what CPU time shells of a worker's sessions have taken so far, in milliseconds. Time only adds up.
+    pub async fn shells_took(&self, worker: WorkerId, took: &[(ShellId, u64)]) -> Result<()> {
+        let mut conn = self.db().system("note CPU time of shells").await?;
+        conn.execute(
+            sqlx::query(
+                "UPDATE shells h SET cpu_ms = t.cpu_ms FROM unnest($2::uuid[], $3::bigint[]) AS t(id, cpu_ms), sessions s
+                 WHERE h.id = t.id AND s.id = h.session_id AND s.worker_id = $1 AND h.cpu_ms < t.cpu_ms",
+            )
+            .bind(worker.uuid())
+            .bind(took.iter().map(|(id, _)| id.uuid()).collect::<Vec<_>>())
+            .bind(took.iter().map(|(_, cpu_ms)| signed(*cpu_ms)).collect::<Vec<_>>()),
+        )
+        .await?;
+        conn.end().await
     }
 
     /// Shells of a session that run, for its worker.

@@ -205,7 +205,7 @@ impl Store {
             conn.audit(Some(id), operator.principal(), &AuditRow::done("tenant.status", id).details(details))
                 .await?;
             if status == TenantStatus::Suspended {
-                cancelled = withdraw(&mut conn, OPERATION, id, Withdrawn::Tenant).await?;
+                cancelled = withdraw(&mut conn, OPERATION, &[id], Withdrawn::Tenants).await?;
                 ending = end_all_sessions(&mut conn, id).await?;
             }
         }

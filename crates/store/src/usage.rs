@@ -287,7 +287,7 @@ impl Store {
         })
     }
 
-    /// CPU time of the tenant's calls that ended since a time, in milliseconds.
+    /// CPU time of the tenant's calls that ended since a time, and of its shells since then, in milliseconds.
     pub async fn cpu_ms_since(&self, context: &TenantContext, since: DateTime<Utc>) -> Result<u64> {
         let mut conn = self.db().tenant(READ, context).await?;
         let row = conn

@@ -22,9 +22,11 @@ mod schedule;
 mod session;
 mod sessions;
 mod shell;
+mod shell_time;
 mod sweeps;
 mod takeover;
 mod tenure;
+mod withdrawn;
 mod worker;
 
 pub use config::{Capacity, OnShutdown, WorkerConfig};

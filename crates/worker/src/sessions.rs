@@ -15,6 +15,7 @@ use crate::ports::context_of;
 use crate::schedule::TenantLimits;
 use crate::session::{Begin, OwnedSession, own};
 use crate::tenure::Tenure;
+use crate::withdrawn::heed_shells;
 
 /// Sessions that are claimed at once.
 const CLAIM: u32 = 16;
@@ -65,7 +66,8 @@ async fn pass(tenure: &Arc<Tenure>, new_ones: bool) -> store::Result<()> {
             session.wish(wish);
         }
     }
-    heed_wishes(tenure).await
+    heed_wishes(tenure).await?;
+    heed_shells(tenure).await
 }
 
 /// Owns a session from now on, unless it is owned already.

@@ -1,5 +1,6 @@
 //! Shells: commands that outlive their call. One task follows each, relays its log into the store, and records its end.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub(crate) struct RunningShell {
     pub(crate) over: CancellationToken,
     stop: CancellationToken,
     reason: Mutex<Option<&'static str>>,
+    /// Its end, wished by its row, is under way.
+    wish_heeded: AtomicBool,
 }
 
 impl RunningShell {
@@ -41,12 +44,23 @@ impl RunningShell {
             over: CancellationToken::new(),
             stop: CancellationToken::new(),
             reason: Mutex::default(),
+            wish_heeded: AtomicBool::new(false),
         })
     }
 
     /// It is being ended for this reason; the first one counts.
     pub(crate) fn ending_because(&self, reason: &'static str) {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+    }
+
+    /// The wish of its row is taken up; false when it is already.
+    pub(crate) fn begin_wish(&self) -> bool {
+        !self.wish_heeded.swap(true, Ordering::Relaxed)
+    }
+
+    /// The wish could not be carried out: the row goes on asking.
+    pub(crate) fn leave_wish(&self) {
+        self.wish_heeded.store(false, Ordering::Relaxed);
     }
 
     /// Record its end now: its sandbox is about to go.
@@ -174,6 +188,7 @@ impl Follower {
             exit_code: exit.exit_code,
             signal: exit.signal.map(signal::name),
             end_reason: reason.map(str::to_owned),
+            cpu_ms: exit.cpu_ms,
         }
     }
 

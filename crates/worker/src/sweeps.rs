@@ -9,6 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::claims::give_back;
 use crate::journals::{Suspects, reconcile};
 use crate::sessions::refresh_limits;
+use crate::shell_time::note_times;
 use crate::tenure::Tenure;
 
 /// Days ahead for which there are partitions.
@@ -21,6 +22,7 @@ pub(crate) enum Sweep {
     Usage,
     Erasures,
     Ends,
+    ShellTimes,
     Partitions,
     Retention,
     IdempotencyKeys,
@@ -37,11 +39,12 @@ pub(crate) enum Sweep {
 }
 
 impl Sweep {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::AuditSeal,
         Self::Usage,
         Self::Erasures,
         Self::Ends,
+        Self::ShellTimes,
         Self::Partitions,
         Self::Retention,
         Self::IdempotencyKeys,
@@ -63,6 +66,7 @@ impl Sweep {
             Self::Usage => "usage",
             Self::Erasures => "erasures",
             Self::Ends => "ends",
+            Self::ShellTimes => "shell_times",
             Self::Partitions => "partitions",
             Self::Retention => "retention",
             Self::IdempotencyKeys => "idempotency_keys",
@@ -85,7 +89,7 @@ impl Sweep {
             Self::AuditSeal => 500,
             Self::Ends => 1_000,
             Self::Usage | Self::Erasures => 2_000,
-            Self::Limits => 5_000,
+            Self::Limits | Self::ShellTimes => 5_000,
             Self::LostHosts | Self::SurplusSlots | Self::Counts => 10_000,
             Self::Journals => 60_000,
             Self::IdempotencyKeys | Self::RemovedSandboxes | Self::EndedFiles | Self::UnwantedObjects => {
@@ -102,6 +106,7 @@ impl Sweep {
             Self::Usage => while store.meter_usage().await? == store::Metered::Some {},
             Self::Erasures => while tenure.lease.is_healthy() && store.erase_tenants().await? {},
             Self::Ends => drop(store.ask_ends().await?),
+            Self::ShellTimes => note_times(tenure).await?,
             Self::Partitions => drop(store.ensure_partitions(PARTITION_DAYS).await?),
             Self::Retention => {
                 let retention = tenure.core.config.retention;

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, PgConnection};
-use tests::client::id_of;
+use tests::client::{id_of, seconds_between};
 use tests::{Client, Follower, Host, wait};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,6 +196,34 @@ async fn limits_hold_and_waiting_calls_know_their_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_shell_in_the_background_uses_up_the_tenant_s_cpu_hours() {
+    Host::test(&[], async |host| {
+        let tenant = host.tenant("acme")?;
+        // 0.72 seconds.
+        host.policy(&tenant, &json!({"limits": {"cpu_hours_per_day": 0.0002}}))?;
+        let client = &tenant.client;
+        let session = client.session(json!({})).await?;
+        let shells = format!("/v1/sessions/{session}/shells");
+        let spin = json!({"command": "while :; do :; done"});
+        let shell = id_of(&client.post(&shells, &spin).await?.expect(201)?)?;
+        let body = json!({"tool": "bash", "arguments": {"command": "true"}});
+        let calls = format!("/v1/sessions/{session}/calls");
+        wait::until("a new call is refused", || async {
+            let reply = client.post(&calls, &body).await?;
+            Ok(reply.status == 429 && reply.problem(429, "quota_exceeded")?["quota"] == "cpu_hours_per_day")
+        })
+        .await?;
+        let running = client.get(&format!("{shells}/{shell}")).await?.expect(200)?;
+        ensure!(running["status"] == "running", "it counts while it runs: {running:#}");
+        client.delete(&format!("{shells}/{shell}")).await?.expect(200)?;
+        let used = client.get(&format!("/v1/sessions/{session}/usage")).await?.expect(200)?;
+        ensure!(used.to_string().contains("cpu_seconds"), "{used:#}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_decision_is_on_record() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;
@@ -289,6 +317,9 @@ async fn the_trail_is_sealed_while_the_service_works_and_verified_by_command() {
     .await;
 }
 
+/// How soon what a revoked key or a suspended tenant runs has ended, in seconds: a promise of docs/security.md, by the database's clock.
+const PROMISED_S: f64 = 5.0;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_row_is_told_by_command_and_trails_are_read_by_it() {
     Host::test(&[], async |host| {
@@ -351,14 +382,34 @@ async fn what_a_revoked_key_or_a_suspended_tenant_runs_is_ended_and_says_why() {
             Follower::new(client, &call).until(|event| event.event == "call.output").await?;
             Ok(call)
         };
+        let shells = format!("/v1/sessions/{session}/shells");
+        let shell = async |client: &Client| -> Result<String> {
+            let command = json!({"command": "trap '' TERM HUP; setsid sleep 4252 & sleep 4252"});
+            id_of(&client.post(&shells, &command).await?.expect(201)?)
+        };
         let (theirs, ours) = (begin(&worker).await?, begin(owner).await?);
-        owner.delete(&format!("/v1/keys/{}", id_of(&created)?)).await?.expect(200)?;
+        let (their_shell, our_shell) = (shell(&worker).await?, shell(owner).await?);
+        let revoked = owner.delete(&format!("/v1/keys/{}", id_of(&created)?)).await?.expect(200)?;
         let ended = owner.ended(&theirs).await?;
         ensure!(
             ended["status"] == "cancelled" && ended["ended"]["evidence"]["cause"] == "key_revoked",
             "{ended:#}"
         );
+        let took = seconds_between(&revoked["revoked_at"], &ended["ended_at"])?;
+        ensure!(took < PROMISED_S, "the call ended {took} s after its key");
+        let path = format!("{shells}/{their_shell}");
+        wait::until("the key's shell has ended", || async {
+            Ok(owner.get(&path).await?.expect(200)?["status"] == "exited")
+        })
+        .await?;
+        let ended = owner.get(&path).await?.expect(200)?;
+        ensure!(ended["end_reason"] == "key_revoked", "{ended:#}");
+        let took = seconds_between(&revoked["revoked_at"], &ended["ended_at"])?;
+        ensure!(took < PROMISED_S, "the shell ended {took} s after its key");
         ensure!(owner.call(&ours).await?["status"] == "running", "the tenant's other calls go on");
+        let running = owner.get(&format!("{shells}/{our_shell}")).await?.expect(200)?;
+        ensure!(running["status"] == "running", "and its other shells: {running:#}");
+
         host.cli(&["admin", "tenant", "suspend", &tenant.id])?;
         wait::until("a suspended tenant is refused", || async {
             Ok(owner.get("/v1/me").await?.status == 403)
@@ -372,6 +423,17 @@ async fn what_a_revoked_key_or_a_suspended_tenant_runs_is_ended_and_says_why() {
             ended["status"] == "cancelled" && ended["ended"]["evidence"]["cause"] == "tenant_suspended",
             "{ended:#}"
         );
+        let over = wait::session(owner, &session, |session| session["status"] == "ended").await?;
+        let shell = owner.get(&format!("{shells}/{our_shell}")).await?.expect(200)?;
+        ensure!(shell["end_reason"] == "session_ended", "{shell:#}");
+        let trail = owner.get("/v1/audit?action=tenant.status").await?.expect(200)?;
+        let suspended = trail["data"].as_array().context("rows")?.iter();
+        let suspended = suspended.filter(|row| row["details"]["status"] == "suspended").next_back();
+        let since = &suspended.context("is recorded")?["at"];
+        for (what, at) in [("call", &ended), ("session", &over), ("shell", &shell)] {
+            let took = seconds_between(since, &at["ended_at"])?;
+            ensure!(took < PROMISED_S, "the {what} ended {took} s after its tenant's suspension");
+        }
         Ok(())
     })
     .await;

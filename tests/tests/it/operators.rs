@@ -6,6 +6,9 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 use tests::{Follower, Host, engine, wait};
 
+/// Within so many seconds a suspended tenant has nothing open: docs/operations.md promises it.
+const PROMISED_S: u64 = 5;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kill_switch_ends_what_runs_and_closes_streams_until_it_is_lifted() {
     Host::test(&[], async |host| {
@@ -29,6 +32,7 @@ async fn the_kill_switch_ends_what_runs_and_closes_streams_until_it_is_lifted() 
             .await
             .context("the stream is closed")?;
         let closed = since.elapsed();
+        ensure!(closed.as_secs() < PROMISED_S, "the stream was closed after {closed:?}");
         wait::until("the tenant's credentials are refused", || async {
             Ok(client.get("/v1/me").await?.status == 403)
         })
@@ -39,7 +43,8 @@ async fn the_kill_switch_ends_what_runs_and_closes_streams_until_it_is_lifted() 
             Ok(hosts["data"][0]["sessions"]["sandboxes"] == 0)
         })
         .await?;
-        eprintln!("stream closed after {closed:?}, everything ended after {:?}", since.elapsed());
+        let all = since.elapsed();
+        ensure!(all.as_secs() < PROMISED_S, "everything had ended after {all:?}");
 
         let patch = operator.request("PATCH", &path).json(&json!({"status": "active"}));
         operator.send(patch).await?.expect(200)?;

@@ -135,6 +135,7 @@ async fn a_terminal_that_never_stops_ends_with_what_allowed_it() {
             let text = key["key"].as_str().context("a key")?;
             let mut terminal = Terminal::attach(&host.base, &attach, Some(text)).await?;
             terminal.until("y\r\ny\r\n").await?;
+            let since = std::time::Instant::now();
             match loses {
                 "key" => drop(client.delete(&format!("/v1/keys/{}", id_of(&key)?)).await?.expect(200)?),
                 "scope" => drop(set(role(json!(["calls:read", "sessions:read"]), json!({}))).await?),
@@ -151,6 +152,9 @@ async fn a_terminal_that_never_stops_ends_with_what_allowed_it() {
                 }
             });
             let closed = closed.await.with_context(|| format!("goes on without its {loses}"))?;
+            // What docs/security.md promises.
+            let took = since.elapsed();
+            ensure!(took.as_secs() < 5, "it went on for {took:?} without its {loses}");
             ensure!(closed.contains("credential") || closed.contains("closed"), "{loses}: {closed}");
         }
         client.delete(&format!("/v1/sessions/{session}/shells/{id}")).await?.expect(200)?;

@@ -1,5 +1,6 @@
 //! The requests, one by one: what each verb asks of the rest of the daemon.
 
+use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -145,6 +146,11 @@ impl Daemon {
 
     fn status(&self) -> AgentStatus {
         let operations = self.operations.iter().filter(|(_, operation)| !operation.forgotten);
+        let running = operations.clone().filter(|(_, operation)| operation.has_tree());
+        let (ids, supervisors): (Vec<OperationId>, Vec<i32>) = running
+            .filter_map(|(id, operation)| Some((*id, operation.process.as_ref()?.supervisor.as_raw())))
+            .unzip();
+        let cpu_ms: HashMap<_, _> = ids.into_iter().zip(tree::cpu_ms_below(&supervisors)).collect();
         AgentStatus {
             operations: operations
                 .filter_map(|(id, operation)| {
@@ -154,6 +160,7 @@ impl Daemon {
                         log_bytes: operation.log.end(),
                         detached: operation.detached,
                         exit: operation.exit().cloned(),
+                        cpu_ms: cpu_ms.get(id).copied(),
                     })
                 })
                 .collect(),

@@ -21,7 +21,13 @@ struct Process {
     pid: i32,
     session: i32,
     zombie: bool,
+    /// Time that it took, and that what it has waited for took.
+    own_ticks: u64,
+    reaped_ticks: u64,
 }
+
+/// What the kernel tells of time in `/proc` (`USER_HZ`), on every architecture that we build for.
+const TICKS_PER_S: u64 = 100;
 
 fn read_process(pid: i32) -> Option<Process> {
     let mut buffer = [0; 512];
@@ -37,7 +43,10 @@ fn parse_stat(pid: i32, stat: &[u8]) -> Option<Process> {
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     let session = fields.nth(1)?.parse().ok()?;
-    Some(Process { parent, pid, session, zombie: state == "Z" || state == "X" })
+    let mut ticks = fields.skip(7).map(|field| field.parse::<u64>().unwrap_or(0));
+    let mut two = || ticks.next().unwrap_or(0) + ticks.next().unwrap_or(0);
+    let (own_ticks, reaped_ticks) = (two(), two());
+    Some(Process { parent, pid, session, zombie: state == "Z" || state == "X", own_ticks, reaped_ticks })
 }
 
 fn table() -> Vec<Process> {
@@ -53,6 +62,19 @@ fn table() -> Vec<Process> {
 /// Every living descendant of `root`, nearest first. Zombies are walked through and left out: they hold nothing.
 pub(crate) fn descendants(root: i32) -> Vec<i32> {
     below(&table(), vec![root])
+}
+
+/// User and system time of the tree below each of these, in milliseconds, as their own children's time will be in the end. Zombies count:
+/// nobody has waited for them yet.
+pub(crate) fn cpu_ms_below(roots: &[i32]) -> Vec<u64> {
+    let table = if roots.is_empty() { Vec::new() } else { table() };
+    let of_tree = |root: &i32| {
+        let reaped = table.iter().find(|process| process.pid == *root).map_or(0, |root| root.reaped_ticks);
+        let tree = walk(&table, vec![*root]);
+        let ticks: u64 = tree.iter().map(|process| process.own_ticks + process.reaped_ticks).sum();
+        (reaped + ticks) * 1_000 / TICKS_PER_S
+    };
+    roots.iter().map(of_tree).collect()
 }
 
 /// Every living process of an operation where orphans are not handed to its supervisor: what is below `root`, and the
@@ -81,8 +103,12 @@ pub(crate) fn strays(root: i32, supervisors: &HashSet<i32>) -> Vec<i32> {
     strays
 }
 
-fn below(table: &[Process], mut found: Vec<i32>) -> Vec<i32> {
-    let mut living = Vec::new();
+fn below(table: &[Process], found: Vec<i32>) -> Vec<i32> {
+    walk(table, found).iter().filter(|process| !process.zombie).map(|process| process.pid).collect()
+}
+
+fn walk(table: &[Process], mut found: Vec<i32>) -> Vec<Process> {
+    let mut tree = Vec::new();
     let mut next = 0;
     // The table is no snapshot: a number that moved while it was read must not make a circle endless.
     while next < found.len() && found.len() <= 2 * table.len() + 1 {
@@ -91,12 +117,10 @@ fn below(table: &[Process], mut found: Vec<i32>) -> Vec<i32> {
         let first = table.partition_point(|p| p.parent < parent);
         for process in table[first..].iter().take_while(|p| p.parent == parent) {
             found.push(process.pid);
-            if !process.zombie {
-                living.push(process.pid);
-            }
+            tree.push(*process);
         }
     }
-    living
+    tree
 }
 
 /// Sends a signal to each; one that is gone needs none.
@@ -123,8 +147,13 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
-        let process = parse_stat(7, b"7 (a) S 1) Z 42 8 7 0").expect("parses");
-        assert_eq!(process, Process { parent: 42, pid: 7, session: 7, zombie: true });
+        let process = parse_stat(7, b"7 (a) S 1) Z 42 8 7 0 -1 4 1 2 3 4 30 12 500 7 20 0").expect("parses");
+        let expected =
+            Process { parent: 42, pid: 7, session: 7, zombie: true, own_ticks: 42, reaped_ticks: 507 };
+        assert_eq!(process, expected);
+        // Whoever tells no times.
+        let process = parse_stat(7, b"7 (a) S 42 8 7 0").expect("parses");
+        assert_eq!((process.own_ticks, process.reaped_ticks), (0, 0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::{ErrorCode, ExecLimits, OperationKey, Program, Reply, Request, StdinMode};
+use protocol::{ErrorCode, ExecLimits, ExecSpec, OperationKey, Program, Reply, Request, StdinMode};
 
 use crate::harness::{Options, Sandbox, argv, key, shell, spec};
 
@@ -200,6 +200,36 @@ fn a_command_as_long_as_a_program_is_no_problem() {
         let ended = worker.sh(&format!("cat <<'END' | wc -c\n{text}\nEND"));
         assert_eq!(ended.stdout(), format!("{}\n", text.len() + 1));
     }
+}
+
+#[test]
+fn what_runs_tells_the_time_that_it_has_taken_so_far() {
+    let mut sandbox = Sandbox::start();
+    let mut worker = sandbox.worker();
+    let (busy, idle) = (key("busy"), key("idle"));
+    // One that ends again and again, and one that goes on, both below a shell that waits.
+    let spin = "(while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done) & (while :; do :; done) & wait";
+    for (key, command) in [(&busy, spin), (&idle, "sleep 1000")] {
+        let stream = worker.exec(key, 0, Some(ExecSpec { detached: true, ..shell(command) }));
+        assert!(matches!(worker.reply_of(stream), Reply::Attached(_)));
+    }
+    let mut taken = |key: &OperationKey| {
+        let status = worker.status();
+        let operation = status.operations.iter().find(|operation| operation.key == *key);
+        operation.and_then(|operation| operation.cpu_ms).expect("a time")
+    };
+    let first = taken(&busy);
+    while taken(&busy) < first + 500 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(taken(&idle) < 500);
+    let so_far = taken(&busy);
+    worker.kill(&busy, 0);
+    let status = worker.status();
+    let ended = status.operations.iter().find(|operation| operation.key == busy).expect("is kept");
+    let exit = ended.exit.as_ref().expect("has ended");
+    assert_eq!(ended.cpu_ms, None);
+    assert!(exit.cpu_ms + 100 >= so_far, "{} after {so_far}", exit.cpu_ms);
 }
 
 #[test]

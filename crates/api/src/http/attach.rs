@@ -43,7 +43,7 @@ const MESSAGE_BYTES: usize = 256 * 1024;
 /// Answers that wait for the client.
 const ANSWERS: usize = 16;
 /// Time to tell a client that its credential is refused, whatever it still has to read.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// Scopes that the connection needs: it shows what the command wrote, and writes to it.
 const NEEDS: [Scope; 2] = [Scope::CallsWrite, Scope::CallsRead];

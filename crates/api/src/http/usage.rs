@@ -24,7 +24,8 @@ const A_TIME: &str = "must be a time in RFC 3339";
 /// Read usage
 ///
 /// What the tenant's calls and sessions cost in a period: calls, outcomes, CPU time, bytes, median and 95th percentile of durations. The
-/// period is widened to whole hours, at most 92 days; the last 30 days when left out. A call is counted in the hour of its end, within seconds.
+/// period is widened to whole hours, at most 92 days; the last 30 days when left out. A call is counted in the hour of its end, within
+/// seconds; the CPU time of a shell while it runs, with its call's tool.
 #[utoipa::path(get, path = "/v1/usage", tag = "usage", security(("bearer" = ["usage:read"])),
     params(
         ("from" = Option<String>, Query, description = "Where the period begins (RFC 3339)."),

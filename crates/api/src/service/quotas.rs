@@ -2,8 +2,8 @@
 //!
 //! # Design notes
 //!
-//! The meter counts a call within seconds of its end, and a process asks it every two seconds at most. So a tenant may go over its quota by what runs in
-//! that time and by the calls that run already; in return no call pays for the look, and tenants without a quota cost nothing.
+//! The meter counts a call within seconds of its end, and a shell while it runs; a process asks it every two seconds at most. So a tenant may go over its
+//! quota by what runs in that time and by what runs already, shells included; in return hardly any call pays for the look.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Days, NaiveTime, Utc};
 use domain::policy::EffectiveLimits;
-use domain::{Code, TenantContext, TenantId, limits};
+use domain::{Code, TenantContext, TenantId};
 use store::AuditRow;
 
 use crate::problem::Problem;
@@ -22,7 +22,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(2);
 /// Tenants that are remembered at once.
 const KNOWN: usize = 10_000;
 
-/// CPU time of tenants' calls since the day began, as of a moment ago.
+/// CPU time of tenants' calls and shells since the day began, as of a moment ago.
 #[derive(Debug, Default)]
 pub(crate) struct CpuToday {
     known: Mutex<HashMap<TenantId, Known>>,
@@ -42,9 +42,6 @@ pub(crate) async fn cpu_used_up(
     limits: &EffectiveLimits,
 ) -> Result<Option<Problem>, Problem> {
     let limit = limits.cpu_hours_per_day;
-    if limit >= limits::CPU_HOURS_PER_DAY {
-        return Ok(None);
-    }
     let now = state.store.clock().now();
     let today = now.date_naive().and_time(NaiveTime::MIN).and_utc();
     let used_ms = used(state, context, today).await?;
@@ -55,7 +52,7 @@ pub(crate) async fn cpu_used_up(
     let resets_at = today.checked_add_days(Days::new(1)).unwrap_or(today);
     let wait = (resets_at - now).num_milliseconds().max(1_000).unsigned_abs();
     let detail = format!(
-        "The tenant's calls have used {used:.2} of {limit} CPU-hours of this day (UTC). New calls are taken on from the next day."
+        "The tenant's calls and shells have used {used:.2} of {limit} CPU-hours of this day (UTC). New calls are taken on from the next day."
     );
     let shown = serde_json::to_value(Time(resets_at)).unwrap_or_default();
     Ok(Some(

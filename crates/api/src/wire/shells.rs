@@ -52,7 +52,7 @@ pub struct ShellView {
     pub exit_code: Option<i32>,
     /// Name of the signal that ended it.
     pub signal: Option<String>,
-    /// Why it ended when not by itself: `killed`, `timeout`, `oom`, `session_ended`, `sandbox_lost`.
+    /// Why it ended when not by itself: `killed`, `timeout`, `oom`, `session_ended`, `sandbox_lost`, `key_revoked`.
     pub end_reason: Option<String>,
     /// The offset to read on from: bytes of its log, dropped ones included.
     pub next_offset: u64,

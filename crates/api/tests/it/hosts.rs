@@ -111,6 +111,31 @@ async fn cpu_hours_of_a_day_are_a_quota_that_says_when_it_resets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_installation_s_own_cap_of_cpu_hours_holds_too() {
+    let app = App::start().await;
+    let client = app.client().await;
+    let most = client.get("/v1/me").await.expect(200)["limits"]["cpu_hours_per_day"].clone();
+    assert_eq!(most, json!(domain::limits::CPU_HOURS_PER_DAY));
+    ended_call(&app, &client, &[]).await;
+    while !matches!(app.store.seal_audit().await.expect("seals"), Sealed::Everything(0)) {}
+    while app.store.meter_usage().await.expect("meters") != Metered::Nothing {}
+    app.database.execute("UPDATE usage_calls SET cpu_ms = 24000 * 3600000::bigint").await.expect("changes");
+    let path = format!("/v1/sessions/{}/calls", client.session().await);
+    let refused = async {
+        loop {
+            let reply = client.post(&path, &json!({"tool": "bash", "arguments": {"command": "true"}})).await;
+            if reply.status != 202 {
+                break reply;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    let refused =
+        tokio::time::timeout(std::time::Duration::from_secs(30), refused).await.expect("is refused");
+    assert_eq!(refused.problem(429, "quota_exceeded")["quota"], "cpu_hours_per_day");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_operator_sets_what_a_tenant_keeps() {
     let app = App::start().await;
     let (admin, (tenant, _)) = (app.operator().await, app.tenant("acme").await);

@@ -257,7 +257,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     value(
         "policy.limits.cpu_hours_per_day",
-        "CPU-hours that calls of one tenant use in a day (UTC); beyond: 429 `quota_exceeded` until the next. Otherwise 24,000.",
+        "CPU-hours that calls and shells of one tenant use in a day (UTC); beyond: 429 `quota_exceeded` until the next. Otherwise 24,000.",
     ),
     value("policy.limits.running_calls", "Calls of one tenant that run at the same time. Otherwise 32."),
     value("policy.limits.queued_calls", "Calls of one tenant that wait. Otherwise 10,000."),
@@ -310,7 +310,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     value(
         "telemetry.sampling_ratio",
-        "The part of the traces that begin here which is recorded, from 0 to 1. A trace that a client began (`traceparent`) is recorded as that client decided.",
+        "The part of the traces that begin here which is recorded, from 0 to 1. A trace that a client with a good credential began (`traceparent`) is recorded as that client decided.",
     ),
 ];
 

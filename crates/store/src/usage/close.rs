@@ -28,7 +28,8 @@ pub(crate) async fn close_tenant(conn: &mut Conn, tenant: TenantId) -> Result<bo
         .one(
             sqlx::query(
                 "SELECT clock_timestamp() AS now, coalesce((SELECT seq FROM audit_heads WHERE chain = $1), 0)
-                     <= coalesce((SELECT seq FROM usage_places WHERE chain = $1), 0) AS counted",
+                     <= coalesce((SELECT seq FROM usage_places WHERE chain = $1), 0)
+                     AND NOT EXISTS (SELECT FROM shells WHERE tenant_id = $1 AND cpu_ms > cpu_metered_ms) AS counted",
             )
             .bind(tenant.uuid()),
         )

@@ -7,6 +7,8 @@
 //!   row or not. Nothing is added to the statements on the path of a call: a sum that many calls end into would serialise them.
 //! * One at a time in an installation: the meter's own row is locked for each pass, and who does not get it leaves the work to who has it.
 //! * A call that was found late, after its hour was closed, counts in the first hour that is open: a closed hour is billed.
+//! * A shell outlives its call, for as long as a week. Its row says what it has taken so far and how much of that is in the sums; the rest is
+//!   added in the hour in which it is found, under its call's tool and in the class of calls that never ran, without being a call.
 //! * A call whose row is gone before it was metered (no worker ran for as long as calls are kept) is not counted.
 
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::close::close_hour;
-use crate::db::{Conn, read, read_found};
+use crate::db::{Conn, read, read_found, unsigned};
 use crate::{Result, Store};
 
 pub(super) const METER: &str = "meter usage";
@@ -59,6 +61,7 @@ impl Store {
         // Asked before the chains are looked at: what is sealed by now is then found in them.
         let closable = closable(&mut conn, closed_until).await?;
         let facts = facts(&mut conn).await?;
+        let shells = count_shells(&mut conn, closed_until).await?;
         let done = match (facts.is_empty(), closable) {
             (false, _) => {
                 count_calls(&mut conn, &facts, closed_until).await?;
@@ -70,6 +73,7 @@ impl Store {
                 close_hour(&mut conn, closed_until).await?;
                 Metered::Some
             }
+            (true, false) if shells > 0 => Metered::Some,
             (true, false) => Metered::Nothing,
         };
         conn.end().await?;
@@ -220,6 +224,42 @@ async fn count_calls(conn: &mut Conn, facts: &[Fact], closed_until: DateTime<Utc
     )
     .await?;
     Ok(())
+}
+
+/// Adds what shells have taken since they were last looked at. Returns of how many there was something.
+async fn count_shells(conn: &mut Conn, closed_until: DateTime<Utc>) -> Result<u64> {
+    let row = conn
+        .one(
+            sqlx::query(
+                "WITH due AS MATERIALIZED (
+                     SELECT id, cpu_ms, cpu_ms - cpu_metered_ms AS more FROM shells WHERE cpu_ms > cpu_metered_ms
+                     LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+                 ), moved AS MATERIALIZED (
+                     UPDATE shells h SET cpu_metered_ms = due.cpu_ms FROM due WHERE h.id = due.id
+                     RETURNING h.tenant_id, h.session_id, h.call_id, due.more
+                 ), s AS MATERIALIZED (
+                     SELECT m.tenant_id, m.session_id, greatest(date_trunc('hour', clock_timestamp(), 'UTC'), $1) AS hour,
+                         coalesce(c.tool, 'bash') AS tool, sum(m.more)::bigint AS cpu_ms
+                     FROM moved m LEFT JOIN calls c ON c.id = m.call_id GROUP BY m.tenant_id, m.session_id, tool
+                 ), of_sessions AS (
+                     INSERT INTO usage_session_calls AS u (session_id, tenant_id, hour, tool, duration_class, calls, succeeded, tool_errors,
+                         failed, timed_out, cancelled, denied, lost, waited, cpu_ms, duration_ms, queue_ms, bytes_in, bytes_out)
+                     SELECT session_id, tenant_id, hour, tool, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, cpu_ms, 0, 0, 0, 0 FROM s
+                     ON CONFLICT (tenant_id, session_id, hour, tool, duration_class) DO UPDATE SET cpu_ms = u.cpu_ms + excluded.cpu_ms
+                 ), of_tenants AS (
+                     INSERT INTO usage_calls AS u (tenant_id, hour, tool, duration_class, calls, succeeded, tool_errors, failed, timed_out,
+                         cancelled, denied, lost, waited, cpu_ms, duration_ms, queue_ms, bytes_in, bytes_out)
+                     SELECT tenant_id, hour, tool, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, sum(cpu_ms)::bigint, 0, 0, 0, 0
+                     FROM s GROUP BY tenant_id, hour, tool
+                     ON CONFLICT (tenant_id, hour, tool, duration_class) DO UPDATE SET cpu_ms = u.cpu_ms + excluded.cpu_ms
+                 )
+                 SELECT count(*) AS shells FROM moved",
+            )
+            .bind(closed_until)
+            .bind(ROWS),
+        )
+        .await?;
+    read_found(METER, Some(row), |row| row.try_get::<i64, _>("shells")).map(unsigned)
 }
 
 async fn count_refusals(conn: &mut Conn, facts: &[Fact], closed_until: DateTime<Utc>) -> Result<()> {

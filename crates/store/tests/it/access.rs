@@ -3,11 +3,14 @@
 use anyhow::{Context, Result, bail};
 use chrono::TimeDelta;
 use domain::policy::Policy;
-use domain::{Scope, TenantStatus};
+use domain::{CallId, CallStatus, Scope, ShellId, TenantStatus};
 use store::testing::{TestDatabase, operator, running_session, tenant};
-use store::{AuditFilter, AuthRefusal, Authenticated, NewKey, NewTenant, Page, Store, StoreError};
+use store::{
+    AuditFilter, AuthRefusal, Authenticated, Hint, NewKey, NewShell, NewTenant, Page, SessionFence, ShellEnd,
+    ShellLog, ShellToEnd, ShellWish, Store, StoreError,
+};
 
-use crate::calls::worker;
+use crate::calls::{queued, started, worker};
 
 fn new_key(name: &str) -> NewKey {
     NewKey { name: name.to_owned(), scopes: vec![Scope::CallsRead, Scope::KeysWrite], ..NewKey::default() }
@@ -142,5 +145,70 @@ async fn revocation_and_suspension_hold_in_other_processes_within_seconds() -> R
     assert_eq!(found.id, context.tenant_id());
     here.set_tenant_policy(&operator(), found.id, &Policy::default()).await?;
     here.policy_of_tenant(&context).await.context("its own policy")?;
+    Ok(())
+}
+
+async fn shell(store: &Store, fence: &SessionFence, call_id: CallId) -> Result<ShellId> {
+    let new = NewShell {
+        id: store.clock().new_id(),
+        call_id,
+        operation: 0,
+        command: "sleep 1".to_owned(),
+        description: None,
+        terminal: false,
+        log: ShellLog::Own,
+        name: None,
+        limits: store::ShellLimits { session: 16, tenant: 256 },
+    };
+    Ok(store.create_shell(fence, new).await?.id)
+}
+
+#[tokio::test]
+async fn what_is_taken_on_for_a_revoked_key_ends_all_the_same_and_so_do_its_shells() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let (here, there) = (database.store().await?, database.store().await?);
+    let ours = tenant(&here, "acme").await?;
+    let worker = worker(&here).await?;
+    let session = running_session(&here, &ours, worker).await?;
+    let fence = SessionFence::of(&session).context("assigned")?;
+    let (key, plain) = here.create_own_key(&ours, new_key("a")).await?;
+    let Authenticated::Tenant(theirs) = there.authenticate(plain.reveal(), None).await? else {
+        bail!("a tenant's key")
+    };
+    let early = started(&there, &theirs, session.id, worker).await?;
+    let early_shell = shell(&here, &fence, early.id).await?;
+    here.revoke_own_key(&ours, key.id).await?;
+    let wanted = |id| ShellToEnd { id, session_id: session.id, wish: ShellWish::KeyRevoked };
+    assert_eq!(here.shells_wanting_end(worker).await?, [wanted(early_shell)]);
+    assert!(here.get_call(&ours, early.id).await?.cancel_requested);
+
+    // By a process that has not heard of it, or in a request that was let in before.
+    let running = started(&there, &theirs, session.id, worker).await?;
+    let waiting = queued(&there, &theirs, session.id).await?;
+    let late_shell = shell(&here, &fence, running.id).await?;
+    // Started by a binary from before, which notes no key.
+    let old_shell = shell(&here, &fence, running.id).await?;
+    let mut raw = database.superuser().await?;
+    let unknown = sqlx::query("UPDATE shells SET key_id = NULL WHERE id = $1").bind(old_shell.uuid());
+    unknown.execute(&mut raw).await?;
+    let untouched = started(&here, &ours, session.id, worker).await?;
+    shell(&here, &fence, untouched.id).await?;
+    let mut hints = here.bus().subscribe_queue();
+    here.ask_ends().await?;
+    while hints.next().await != Hint::CancelRequested(running.id) {}
+    while hints.next().await != Hint::SessionChanged(session.id) {}
+    assert!(here.get_call(&ours, running.id).await?.cancel_requested);
+    let ended = here.get_call(&ours, waiting.id).await?;
+    let cause = ended.ended.context("has ended")?.evidence["cause"].clone();
+    assert_eq!((ended.status, cause), (CallStatus::Cancelled, "key_revoked".into()));
+    assert!(!here.get_call(&ours, untouched.id).await?.cancel_requested);
+    let mut to_end = here.shells_wanting_end(worker).await?;
+    to_end.sort_by_key(|shell| shell.id);
+    assert_eq!(to_end, [early_shell, late_shell, old_shell].map(wanted));
+
+    let end = ShellEnd { end_reason: Some("key_revoked".to_owned()), ..ShellEnd::default() };
+    here.finish_shell(&fence, early_shell, end).await?;
+    assert_eq!(here.shells_wanting_end(worker).await?.len(), 2);
+    assert_eq!(here.ask_ends().await?, 0, "each once");
     Ok(())
 }

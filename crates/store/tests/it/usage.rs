@@ -9,7 +9,10 @@ use domain::usage::{CallFigures, Period};
 use domain::{CallEnded, CallError, CallStatus, CallUsage, Code, EndReason, TenantContext, WorkerId};
 use sqlx::{Connection, Executor, Row};
 use store::testing::{TestDatabase, admission, operator, running_session, tenant};
-use store::{Announce, CallDecision, Fence, HourFilter, Metered, Page, Sealed, Store, UsageGroup};
+use store::{
+    Announce, CallDecision, Fence, HourFilter, Metered, NewShell, Page, Sealed, SessionFence, ShellEnd,
+    ShellLog, Store, UsageGroup,
+};
 
 use crate::calls::{outcome, queued, started, worker};
 
@@ -113,6 +116,56 @@ async fn every_end_is_counted_once_however_often_the_meter_is_killed() -> Result
     let alone = store.usage_of_session(&context, *session).await?;
     assert_eq!(&alone.tools["bash"], figures);
     assert!(store.usage_of_session(&other, *session).await.is_err(), "another tenant's is not found");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_shells_take_is_counted_as_it_is_told_and_once() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let (context, other) = (tenant(&store, "acme").await?, tenant(&store, "other").await?);
+    let worker = worker(&store).await?;
+    let session = running_session(&store, &context, worker).await?;
+    let fence = SessionFence::of(&session).context("assigned")?;
+    let call = started(&store, &context, session.id, worker).await?;
+    let shell = |id| NewShell {
+        id,
+        call_id: call.id,
+        operation: 0,
+        command: "sleep 1".to_owned(),
+        description: None,
+        terminal: false,
+        log: ShellLog::Own,
+        name: None,
+        limits: store::ShellLimits { session: 16, tenant: 256 },
+    };
+    let (first, second) = (store.clock().new_id(), store.clock().new_id());
+    for id in [first, second] {
+        store.create_shell(&fence, shell(id)).await?;
+    }
+    let midnight = store.clock().now() - TimeDelta::hours(2);
+    for (told, expected) in [(1_000, 1_300), (1_000, 1_300), (700, 1_300), (5_000, 5_300)] {
+        store.shells_took(worker, &[(first, told), (second, 300)]).await?;
+        // Cut off at every point of a pass.
+        for n in 0..10 {
+            let _ = tokio::time::timeout(Duration::from_micros(n * 300), store.meter_usage()).await;
+        }
+        meter(&store).await?;
+        assert_eq!(store.cpu_ms_since(&context, midnight).await?, expected);
+    }
+    let elsewhere = store.register_worker(store.register_host("elsewhere").await?).await?;
+    store.shells_took(elsewhere.worker_id, &[(first, 90_000)]).await?;
+    store.finish_shell(&fence, first, ShellEnd { cpu_ms: 6_000, ..ShellEnd::default() }).await?;
+    store.finish_shell(&fence, second, ShellEnd::default()).await?;
+    let call_fence = Fence::of(&call).context("has a worker")?;
+    let done = costly(CallStatus::Succeeded, 100);
+    store.finish_call(&call_fence, Announce::Started, Vec::new(), done).await?;
+    meter(&store).await?;
+    let total = totals(&store, &context).await?;
+    assert_eq!((total.cpu_ms, total.calls, total.succeeded), (6_300 + 40, 1, 1));
+    assert!(total.percentile(0.5).context("one ran")? > 50, "a shell has no duration");
+    assert_eq!(store.usage_of_session(&context, session.id).await?.tools["bash"].cpu_ms, 6_300 + 40);
+    assert_eq!(store.cpu_ms_since(&other, midnight).await?, 0);
     Ok(())
 }
 
