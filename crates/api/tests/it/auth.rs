@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use domain::{Scope, TenantStatus};
 use serde_json::{Value, json};
+use store::{Authenticated, NewShell, SessionFence, ShellLog};
 
 use crate::app::App;
 use crate::artifacts::kept;
-use crate::client::{Client, Reply};
+use crate::client::{Client, Reply, id_of};
 use crate::issuer::{Issuer, claims};
 
 /// One operation of the document.
@@ -213,6 +214,27 @@ async fn every_operation_asks_for_its_scope() {
     assert_eq!(audit["data"][0]["allowed"], false, "{audit:#}");
 }
 
+/// A shell that a call has started, as its worker records it.
+async fn shell_of(app: &App, client: &Client, call: &domain::Call) -> String {
+    let Ok(Authenticated::Tenant(context)) = app.store.authenticate(&client.key, None).await else {
+        panic!("a tenant's key")
+    };
+    let session = app.store.get_session(&context, call.session_id).await.expect("a session");
+    let fence = SessionFence::of(&session).expect("has a worker");
+    let new = NewShell {
+        id: app.store.clock().new_id(),
+        call_id: call.id,
+        operation: 1,
+        command: "sleep 1".to_owned(),
+        description: None,
+        terminal: false,
+        log: ShellLog::Own,
+        name: None,
+        limits: store::ShellLimits { session: 16, tenant: 256 },
+    };
+    app.store.create_shell(&fence, new).await.expect("a shell").id.to_string()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_another_tenants_looks_like_nothing() {
     let app = App::start().await;
@@ -224,12 +246,19 @@ async fn what_is_another_tenants_looks_like_nothing() {
     let running = app.running(&theirs).await;
     let artifact_id = kept(&app, &running, "secret", b"secret").await;
     let call_id = running.id();
+    let session_id = running.call.session_id.to_string();
+    let shell_id = shell_of(&app, &theirs, &running.call).await;
+    let shell = format!("/v1/sessions/{session_id}/shells/{shell_id}");
+    assert_eq!(theirs.get(&shell).await.expect(200)["status"], "running");
     running.finish().await;
-    let session_id = theirs.get(&format!("/v1/calls/{call_id}")).await.expect(200)["session_id"].clone();
+    let contexts = format!("/v1/sessions/{session_id}/contexts");
+    let context_id = id_of(&theirs.post(&contexts, &json!({"name": "main"})).await.expect(201));
     let mut ids = nowhere();
     ids.insert("call_id", call_id);
     ids.insert("artifact_id", artifact_id);
-    ids.insert("session_id", session_id.as_str().expect("an id").to_owned());
+    ids.insert("session_id", session_id.clone());
+    ids.insert("shell_id", shell_id);
+    ids.insert("context_id", context_id.clone());
     ids.insert("tenant_id", theirs_id.to_string());
     ids.insert("key_id", key["id"].as_str().expect("an id").to_owned());
     for operation in operations(&app).await {
@@ -244,14 +273,46 @@ async fn what_is_another_tenants_looks_like_nothing() {
         let absent = operation.ask(&ours, &nowhere()).await.problem(404, "not_found");
         assert_eq!(foreign["detail"], absent["detail"], "{operation:?}");
     }
+    // Their things in a session of ours are nothing either.
+    let session = ours.session().await;
+    let (mut mixed, mut empty) = (ids.clone(), nowhere());
+    mixed.insert("session_id", session.clone());
+    empty.insert("session_id", session.clone());
+    let mut asked = 0;
+    for operation in operations(&app).await {
+        let of_tenant = operation.named().iter().filter(|owner| **owner == Owner::Tenant).count();
+        if of_tenant < 2 || operation.named().contains(&Owner::Operators) {
+            continue;
+        }
+        asked += 1;
+        let foreign = operation.ask(&ours, &mixed).await.problem(404, "not_found");
+        let absent = operation.ask(&ours, &empty).await.problem(404, "not_found");
+        assert_eq!(foreign["detail"], absent["detail"], "{operation:?}");
+    }
+    assert!(asked >= 8, "shells and contexts are named within sessions: {asked}");
+    assert_eq!(theirs.get(&shell).await.expect(200)["status"], "running", "nothing was touched");
+    assert_eq!(theirs.get(&contexts).await.expect(200)["data"][0]["id"], context_id);
+    let their_key = theirs.get("/v1/me").await.expect(200)["key_id"].clone();
+    for filter in [
+        format!("/v1/calls?session_id={session_id}"),
+        format!("/v1/artifacts?session_id={session_id}"),
+        format!("/v1/artifacts?call_id={}", ids["call_id"]),
+        format!("/v1/audit?target={session_id}"),
+        format!("/v1/audit?principal={}", their_key.as_str().expect("an id")),
+    ] {
+        assert_ne!(theirs.get(&filter).await.expect(200)["data"], json!([]), "{filter}");
+        assert_eq!(ours.get(&filter).await.expect(200)["data"], json!([]), "{filter}");
+    }
+    let by_session = ours.get("/v1/usage?group=session").await.expect(200);
+    assert!(!by_session.to_string().contains(&session_id), "{by_session:#}");
     let roles = theirs.get("/v1/roles").await.expect(200);
     assert_eq!(roles["data"][4]["scopes"], json!(["calls:read"]), "theirs is as it was");
     assert!(theirs.with_key(key["key"].as_str().expect("a key")).get("/v1/me").await.status == 200);
-    for list in ["/v1/sessions", "/v1/calls", "/v1/artifacts"] {
+    for list in ["/v1/calls", "/v1/artifacts"] {
         assert_eq!(ours.get(list).await.expect(200)["data"], json!([]));
     }
+    assert_eq!(crate::app::ids(&ours.get("/v1/sessions").await.expect(200)), [session.clone()]);
     let after = json!({"tool": "bash", "arguments": {"command": "true"}, "after": ids["call_id"]});
-    let session = ours.session().await;
     let path = format!("/v1/sessions/{session}/calls");
     let problem = ours.post(&path, &after).await.problem(422, "invalid_arguments");
     assert_eq!(problem["errors"][0]["pointer"], "/after");

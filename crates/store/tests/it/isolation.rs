@@ -1,6 +1,7 @@
 //! Tenancy: another tenant's id is one that does not exist, the database itself says so too, and no dropped future
 //! leaves a tenant behind.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -9,8 +10,8 @@ use rand::RngExt;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use store::testing::{TestDatabase, admission, operator, running_session, tenant};
 use store::{
-    Admitted, Announce, AuditFilter, AuditRow, CallFilter, Fence, NewKey, NewShell, OutputOwner, Page,
-    SessionFence, SessionFilter, SessionPatch, ShellLog, StoreError,
+    Admitted, Announce, AuditFilter, AuditRow, CallFilter, ContextWish, CreatedContext, Fence, NewContext,
+    NewKey, NewShell, OutputOwner, Page, SessionFence, SessionFilter, SessionPatch, ShellLog, StoreError,
 };
 
 use crate::calls::{outcome, output, queued, started, worker};
@@ -38,6 +39,16 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
     let shell = store.create_shell(&SessionFence::of(&session).context("assigned")?, new).await?;
     store.append_events(&fence, Announce::Started, vec![output(0, b"secret")]).await?;
     let waiting = queued(&store, &owner, session.id).await?;
+    let new = || NewContext {
+        id: store.clock().new_id(),
+        name: Some("main".to_owned()),
+        cwd: "/workspace".to_owned(),
+        env: BTreeMap::new(),
+        metadata: BTreeMap::new(),
+    };
+    let CreatedContext::New(context) = store.create_context(&owner, session.id, new(), None).await? else {
+        bail!("a new context")
+    };
     let (key, _) = store.create_own_key(&owner, NewKey { name: "k".to_owned(), ..NewKey::default() }).await?;
 
     let gone = |result: Result<(), StoreError>| matches!(result, Err(StoreError::NotFound { .. }));
@@ -65,9 +76,21 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
         store.list_audit(&thief, &AuditFilter::default(), Page { limit: 100, after: None }).await?.items;
     assert_eq!(trail.iter().map(|row| row.action.as_str()).collect::<Vec<_>>(), ["tenant.create"]);
     assert!(matches!(store.admit(admission(&thief, session.id)).await?, Admitted::SessionNotFound));
-    let mut after = admission(&thief, running_session(&store, &thief, worker).await?.id);
+    let own = running_session(&store, &thief, worker).await?.id;
+    let mut after = admission(&thief, own);
     after.call.after_call_id = Some(call.id);
     assert!(matches!(store.admit(after).await?, Admitted::AfterNotFound));
+    for session in [session.id, own] {
+        assert!(gone(store.get_shell(&thief, session, shell.id).await.map(drop)));
+        assert!(gone(store.get_context(&thief, session, context.id).await.map(drop)));
+        for wish in [ContextWish::Interrupt, ContextWish::Restart, ContextWish::Delete] {
+            assert!(gone(store.wish_for_context(&thief, session, context.id, wish).await.map(drop)));
+        }
+        assert!(store.list_contexts(&thief, session).await?.is_empty());
+        assert!(store.list_named_shells(&thief, session).await?.is_empty());
+    }
+    assert!(gone(store.create_context(&thief, session.id, new(), None).await.map(drop)));
+    assert_eq!(store.get_context(&owner, session.id, context.id).await?, context, "nothing was touched");
 
     assert!(!store.get_call(&owner, call.id).await?.cancel_requested, "nothing was touched");
     assert!(!store.get_session(&owner, session.id).await?.end_requested);
