@@ -5,7 +5,7 @@
 //! `axum::serve` sets no timeouts. Here a request's head has to arrive in time (`header_read_timeout`, and before that the first bytes,
 //! by which the HTTP version is told), and a client has to take what is sent to it: a socket that takes nothing for longer than a
 //! stream's stall time is closed, because a body that nobody polls cannot notice that by itself. A body that does not arrive is the
-//! extractor's to notice. A connection without a request is closed after the time for a head, whichever version it speaks.
+//! extractor's to notice. A connection whose reader's credential is over is cut, as what it has not taken yet cannot be taken back. A connection without a request is closed after the time for a head, whichever version it speaks.
 
 mod guard;
 mod idle;
@@ -18,6 +18,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::Version;
 use domain::limits;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -35,6 +36,7 @@ use self::idle::Activity;
 pub use self::scrapers::serve_metrics;
 use crate::http::PeerAddress;
 use crate::metrics::Counted;
+use crate::service::vigil::Carrier;
 use crate::state::ApiState;
 
 /// Serves the API until `shutdown` is cancelled and the linger time is over, then lets open requests and streams end within the drain time.
@@ -158,22 +160,33 @@ async fn connection(
         .max_send_buf_size(64 * 1024);
     let activity = Activity::default();
     let counted = activity.clone();
+    let carrier = Carrier::default();
+    let cut = carrier.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let open = counted.begin();
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(PeerAddress(peer));
+        if request.version() < Version::HTTP_2 {
+            request.extensions_mut().insert(carrier.clone());
+        }
         let answered = router.clone().oneshot(request);
         async move { answered.await.map(|response| open.held_by(response)) }
     });
     let io = TokioIo::new(Guarded::new(stream, config.header_timeout, config.streams.stall));
     let connection = builder.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = async { tokio::select! { () = closing.cancelled() => {}, () = activity.idle(config.header_timeout) => {} } } => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let served = async {
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = async { tokio::select! { () = closing.cancelled() => {}, () = activity.idle(config.header_timeout) => {} } } => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
+    };
+    let served = tokio::select! {
+        served = served => served,
+        () = cut.is_cut() => return,
     };
     if let Err(error) = served {
         tracing::debug!(%error, "a connection ended early");

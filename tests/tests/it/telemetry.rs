@@ -104,6 +104,42 @@ async fn one_trace_runs_from_the_request_through_queue_and_worker_to_the_process
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn only_who_is_let_in_decides_what_is_recorded() {
+    const STRANGER: &str = "1af7651916cd43dd8448eb211c80319c";
+    let collector = Collector::start().await.expect("a collector");
+    Host::test_prepared(async |host| {
+        host.set("telemetry.otlp_endpoint", &collector.url);
+        host.set("telemetry.sampling_ratio", "0.0");
+        host.serve(&[])?;
+        let client = host.tenant("acme")?.client;
+        let asks = async |client: &Client, path: &str, trace: &str| {
+            let request =
+                client.request("GET", path).header("traceparent", format!("00-{trace}-{PARENT}-01"));
+            Ok::<_, anyhow::Error>(client.send(request).await?.status)
+        };
+        let nobody = client.with_key("");
+        for (client, path, status) in [
+            (&nobody, "/v1/me", 401),
+            (&client.with_key("th_wrong"), "/v1/me", 401),
+            (&nobody, "/healthz", 200),
+            (&nobody, "/nowhere", 404),
+            (&client, "/nowhere", 404),
+        ] {
+            ensure!(asks(client, path, STRANGER).await? == status, "{path}");
+        }
+        ensure!(asks(&client, "/v1/me", TRACE).await? == 200);
+        // Spans arrive in the order in which they ended.
+        wait::until("the tenant's span arrives", || async { Ok(!collector.of_trace(TRACE).is_empty()) })
+            .await?;
+        let spans = collector.spans();
+        ensure!(collector.of_trace(STRANGER).is_empty(), "{spans:#?}");
+        ensure!(spans.len() == 1, "nothing else is recorded: {spans:#?}");
+        Ok(())
+    })
+    .await;
+}
+
 /// What a page of metrics says.
 async fn value(metrics: &Client, name: &str) -> Result<f64> {
     let page = String::from_utf8(metrics.get("/metrics").await?.bytes)?;

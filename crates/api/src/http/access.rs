@@ -25,11 +25,14 @@ use store::{AuditRow, Authenticated};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::address::ClientAddress;
+use super::cut::judged;
+use super::observe::{Joined, began, join};
 use super::turns::Turns;
 use super::under_way::Place;
 use crate::problem::Problem;
 use crate::service::access::{self, Credential};
 use crate::service::rates::{self, Quotas};
+use crate::service::vigil::{self, Carrier};
 use crate::state::{ApiError, ApiState};
 
 /// Operations that anybody may call.
@@ -124,13 +127,27 @@ pub(crate) async fn authorize(State(gate): State<Gate>, request: Request, next: 
         None => Err(Problem::new(Code::InsufficientScope, "This operation is not open.").into()),
     };
     let (mut response, quotas) = match admitted {
-        Ok(Admitted { authenticated, credential, quotas, place, share }) => {
+        Ok(Admitted { authenticated, credential, needs, quotas, place, share }) => {
+            let tenant = match &authenticated {
+                Authenticated::Tenant(context) => Some(context.tenant_id()),
+                Authenticated::Operator(_) => None,
+            };
             match authenticated {
                 Authenticated::Tenant(context) => drop(parts.extensions.insert(Tenant(context))),
                 Authenticated::Operator(context) => drop(parts.extensions.insert(Operator(context))),
             }
-            parts.extensions.insert(credential);
-            let response = next.run(Request::from_parts(parts, body)).await;
+            parts.extensions.insert(credential.clone());
+            let state = &gate.state;
+            let trace = join(state, began(&parts.headers));
+            let handled = crate::trace::within(trace, next.run(Request::from_parts(parts, body)));
+            let mut response = tokio::select! {
+                biased;
+                response = handled => judged(state, credential, needs, response),
+                () = vigil::until_refused(state, &credential, needs.as_slice(), tenant) => {
+                    access::unauthenticated().into_response()
+                }
+            };
+            response.extensions_mut().insert(Joined);
             drop((place, share));
             (response, quotas)
         }
@@ -147,6 +164,8 @@ pub(crate) async fn authorize(State(gate): State<Gate>, request: Request, next: 
 struct Admitted<'a> {
     authenticated: Authenticated,
     credential: Credential,
+    /// The scope without which it may not go on.
+    needs: Option<Scope>,
     quotas: Option<Quotas>,
     /// Its place among the requests that are under way.
     place: SemaphorePermit<'a>,
@@ -176,7 +195,8 @@ async fn admit<'a>(gate: &'a Gate, access: Access, parts: &Parts) -> Result<Admi
             (Access::ScopeOrToken(_), Some(token)) => Credential::token(token, address),
             _ => return Err(access::unauthenticated().into()),
         },
-    };
+    }
+    .on(parts.extensions.get::<Carrier>().cloned());
     // A token is for one thing: on the path of another it is none.
     let bound = access::bound_to(state, &credential);
     if bound.is_some_and(|target| !path.starts_with(&target.prefix())) {
@@ -203,9 +223,13 @@ async fn admit<'a>(gate: &'a Gate, access: Access, parts: &Parts) -> Result<Admi
         ),
         Authenticated::Operator(_) => None,
     };
-    let allowed = match access {
-        Access::Public | Access::Anyone => Ok(()),
-        Access::Scope(scope) | Access::ScopeOrToken(scope) => {
+    let needs = match access {
+        Access::Public | Access::Anyone => None,
+        Access::Scope(scope) | Access::ScopeOrToken(scope) => Some(scope),
+    };
+    let allowed = match needs {
+        None => Ok(()),
+        Some(scope) => {
             let operation = format!("{} {path}", parts.method);
             require(state, &authenticated, scope, operation).await
         }
@@ -216,7 +240,7 @@ async fn admit<'a>(gate: &'a Gate, access: Access, parts: &Parts) -> Result<Admi
         (Authenticated::Tenant(context), Ok(())) => state.under_way.enter(context.tenant_id()).map(Some),
     };
     match share {
-        Ok(share) => Ok(Admitted { authenticated, credential, quotas, place, share }),
+        Ok(share) => Ok(Admitted { authenticated, credential, needs, quotas, place, share }),
         Err(problem) => Err(Refused { problem, quotas }),
     }
 }

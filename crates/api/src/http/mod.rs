@@ -5,7 +5,8 @@
 //! Layers from the outside in: observe (id, span, metrics, problems) → catch panics → bounds (time per request) → authorize (a turn of its
 //! address, then a place among the requests at a time, then the tenant's share of them) → handler. A place is for requests that are
 //! somebody's: whoever has no valid credential can take none, and nothing of a body is read before. Public operations take none either, so
-//! that an overloaded process still says how it is. The longest wait that a request may ask for is part of its time; streams are not touched by it, since their head
+//! that an overloaded process still says how it is. What takes longer than a moment is judged anew by its credential, before its answer and within it
+//! ([`crate::service::vigil`]). The longest wait that a request may ask for is part of its time; streams are not touched by it, since their head
 //! is answered at once.
 
 mod accept;
@@ -20,6 +21,7 @@ mod audit;
 mod batches;
 mod calls;
 mod contexts;
+mod cut;
 mod downloads;
 mod erasures;
 mod events;
@@ -71,6 +73,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use address::{NoProxy, PeerAddress, TrustedProxy};
+pub(crate) use cut::Judged;
 pub(crate) use under_way::UnderWay;
 
 use crate::health::Readiness;

@@ -43,10 +43,12 @@ pub(crate) async fn observe(State(state): State<ApiState>, mut request: Request,
         call_id = field::Empty,
         trace_id = field::Empty,
     );
-    let trace = joined(&state, &span, request.headers());
     let _counted = Counted::up(&state.metrics.in_flight);
-    let response = crate::trace::within(trace, next.run(request)).instrument(span.clone()).await;
+    let response = next.run(request).instrument(span.clone()).await;
     let mut response = finish(response, &method, &path, request_id);
+    if response.extensions_mut().remove::<Joined>().is_none() {
+        span.in_scope(|| join(&state, None));
+    }
     let headers = response.headers_mut();
     headers.extend(HeaderValue::try_from(request_id.to_string()).ok().map(|id| (REQUEST_ID, id)));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
@@ -67,24 +69,31 @@ pub(crate) async fn observe(State(state): State<ApiState>, mut request: Request,
     response
 }
 
-/// The request's place in the trace that its client began, or in one of its own.
-fn joined(state: &ApiState, span: &Span, headers: &HeaderMap) -> Option<TraceContext> {
+/// Says of an answer that its request has its place in a trace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Joined;
+
+/// The trace that a request's client began.
+pub(super) fn began(headers: &HeaderMap) -> Option<TraceContext> {
     let mut given = headers.get_all(TRACEPARENT).iter();
-    let parent = match (given.next(), given.next()) {
-        (Some(only), None) => only.to_str().ok().and_then(|text| text.parse::<TraceContext>().ok()),
+    match (given.next(), given.next()) {
+        (Some(only), None) => only.to_str().ok()?.parse().ok(),
         // None, or several, of which none is to be believed.
         _ => None,
-    };
+    }
+}
+
+/// The place of the request that the thread is in, in the trace that its client began, or in one of its own. What is recorded of a client's
+/// trace is the client's decision, so nobody's trace is joined before it is known who asks.
+pub(super) fn join(state: &ApiState, parent: Option<TraceContext>) -> Option<TraceContext> {
     let traces = &state.ports.traces;
-    let trace = span.in_scope(|| {
-        if let Some(parent) = parent {
-            traces.adopt(parent);
-        }
-        // Whoever records none still hands the client's trace on.
-        traces.current().or(parent)
-    });
+    if let Some(parent) = parent {
+        traces.adopt(parent);
+    }
+    // Whoever records none still hands the client's trace on.
+    let trace = traces.current().or(parent);
     if let Some(trace) = trace {
-        span.record("trace_id", trace.trace());
+        Span::current().record("trace_id", trace.trace());
     }
     trace
 }

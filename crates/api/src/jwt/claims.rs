@@ -20,7 +20,7 @@ pub(crate) fn check(issuer: &IssuerConfig, claims: &Claims, now: DateTime<Utc>) 
     let leeway = TimeDelta::from_std(issuer.leeway).unwrap_or_default();
     let until = time(claims, "exp")?.ok_or("token_exp")?.checked_add_signed(leeway).ok_or("token_exp")?;
     if until <= now {
-        return Err("token_expired");
+        return Err(super::EXPIRED);
     }
     let soon = now + leeway;
     if time(claims, "nbf")?.is_some_and(|from| from > soon) {

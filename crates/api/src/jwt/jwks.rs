@@ -5,6 +5,9 @@
 //! A request reads what is there. Only one whose key is unknown asks for another look, at most once in `least_interval` for all requests
 //! together, and waits a moment for its outcome; so neither an issuer that is slow nor a flood of made-up key names holds anybody up. Keys that were
 //! read once hold until another set is read, however long the issuer is down: to end trust, the operator takes the issuer out.
+//!
+//! A token whose key is not among them may be a good one as long as no set was read after it came: then it is refused (or, before the first set,
+//! told to come back), and not counted as a wrong credential of its address.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -42,6 +45,8 @@ pub(crate) struct Jwks {
 struct Looks {
     begun: u64,
     ended: u64,
+    /// Those that found a set.
+    read: u64,
     last_ended: Option<Instant>,
 }
 
@@ -72,7 +77,12 @@ impl Jwks {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks for another look, unless there was one a moment ago. Whether there has been one since.
+    /// Whether there was ever a set to be read.
+    pub(crate) fn was_read(&self) -> bool {
+        self.looks.borrow().read > 0
+    }
+
+    /// Asks for another look, unless there was one a moment ago. Whether a set was read since.
     pub(crate) async fn look_again(&self) -> bool {
         let mut looks = self.looks.subscribe();
         let now = *looks.borrow_and_update();
@@ -84,7 +94,7 @@ impl Jwks {
             self.asked.notify_one();
         }
         let ended = looks.wait_for(|looks| looks.ended > now.ended);
-        timeout(PATIENCE, ended).await.is_ok_and(|seen| seen.is_ok())
+        timeout(PATIENCE, ended).await.is_ok_and(|seen| seen.is_ok_and(|looks| looks.read > now.read))
     }
 
     /// Reads the set now and then, and when somebody asks, for ever.
@@ -92,6 +102,7 @@ impl Jwks {
         loop {
             self.looks.send_modify(|looks| looks.begun += 1);
             let outcome = timeout(READING, self.fetch()).await.unwrap_or(Err(Unread::Slow));
+            let was_read = outcome.is_ok();
             let pause = match outcome {
                 Ok(keys) => {
                     *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
@@ -105,6 +116,7 @@ impl Jwks {
             };
             self.looks.send_modify(|looks| {
                 looks.ended += 1;
+                looks.read += u64::from(was_read);
                 looks.last_ended = Some(Instant::now());
             });
             sleep(self.config.least_interval).await;

@@ -31,6 +31,29 @@ use self::token::Token;
 /// Why a token is refused, in a word for the record.
 pub(crate) type Refusal = &'static str;
 
+/// Its time is over.
+pub(crate) const EXPIRED: Refusal = "token_expired";
+
+/// Why a token speaks for nobody now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unverified {
+    /// It is wrong, whoever is asked.
+    Refused(Refusal),
+    /// Its key is not known, and its issuer cannot be asked just now, or was a moment ago: it may be right.
+    UnknownKey,
+    /// No key of its issuer was read yet.
+    NoKeys,
+}
+
+impl From<Refusal> for Unverified {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// No key of this name or kind is known.
+pub(crate) const UNKNOWN_KEY: Refusal = "token_key";
+
 /// A token that is genuine and holds now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verified {
@@ -86,24 +109,30 @@ impl Issuers {
     }
 
     /// Who a token speaks for at this time.
-    pub(crate) async fn verify(&self, text: &str, now: DateTime<Utc>) -> Result<Verified, Refusal> {
+    pub(crate) async fn verify(&self, text: &str, now: DateTime<Utc>) -> Result<Verified, Unverified> {
         let token = Token::parse(text)?;
         let named = token.issuer()?;
         let issuer = self.all.iter().find(|issuer| issuer.config.issuer == named);
         let issuer = issuer.ok_or("token_issuer")?;
         issuer.check_signature(&token).await?;
-        claims::check(&issuer.config, &token.claims, now)
+        Ok(claims::check(&issuer.config, &token.claims, now)?)
     }
 }
 
 impl Issuer {
-    async fn check_signature(&self, token: &Token<'_>) -> Result<(), Refusal> {
-        let Some(jwks) = &self.jwks else { return token.check_signature(&self.keys) };
+    async fn check_signature(&self, token: &Token<'_>) -> Result<(), Unverified> {
+        let Some(jwks) = &self.jwks else { return Ok(token.check_signature(&self.keys)?) };
         let known = || self.keys.iter().cloned().chain(jwks.keys().iter().cloned()).collect::<Vec<_>>();
         match token.check_signature(&known()) {
-            // It may be a key that came a moment ago.
-            Err("token_key") if jwks.look_again().await => token.check_signature(&known()),
-            checked => checked,
+            Err(UNKNOWN_KEY) => {}
+            checked => return Ok(checked?),
+        }
+        // It may be a key that came a moment ago.
+        let was_read_since = jwks.look_again().await;
+        match token.check_signature(&known()) {
+            Err(UNKNOWN_KEY) if !jwks.was_read() => Err(Unverified::NoKeys),
+            Err(UNKNOWN_KEY) if !was_read_since => Err(Unverified::UnknownKey),
+            checked => Ok(checked?),
         }
     }
 }

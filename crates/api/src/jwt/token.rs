@@ -75,7 +75,7 @@ impl<'a> Token<'a> {
             None => same.collect(),
         };
         if candidates.is_empty() || (self.kid.is_none() && candidates.len() > 1) {
-            return Err("token_key");
+            return Err(super::UNKNOWN_KEY);
         }
         let made = |key: &&Key| key.made(self.signed.as_bytes(), &self.signature);
         if candidates.iter().take(TRIED).any(made) { Ok(()) } else { Err("token_signature") }

@@ -7,10 +7,14 @@ use domain::{Code, OperatorContext, Principal, Scope, TenantContext, TenantId, T
 use store::{AuthRefusal, Authenticated, StoreError};
 
 use super::rates;
-use crate::jwt::{Refusal, Verified};
+use super::vigil::Carrier;
+use crate::jwt::{self, Unverified, Verified};
 use crate::problem::Problem;
 use crate::signature::{StreamToken, Target};
 use crate::state::ApiState;
+
+/// When a client may come again whose issuer's keys are not there yet, in milliseconds.
+const ISSUER_RETRY_MS: u64 = 2_000;
 
 /// What a client showed. Its text is in no log.
 #[derive(Clone)]
@@ -19,6 +23,8 @@ pub(crate) struct Credential {
     address: Option<IpAddr>,
     /// When it stops holding by itself, where it says so.
     until: Option<DateTime<Utc>>,
+    /// What it came on, when that can be cut.
+    carrier: Option<Carrier>,
 }
 
 #[derive(Clone)]
@@ -35,11 +41,20 @@ impl Credential {
     /// What came as a bearer's: a key, or an issuer's token.
     pub(crate) fn bearer(state: &ApiState, text: &str, address: Option<IpAddr>) -> Self {
         let presented = if state.issuers.takes(text) { Presented::Jwt } else { Presented::Key };
-        Self { presented: presented(text.to_owned()), address, until: None }
+        Self { presented: presented(text.to_owned()), address, until: None, carrier: None }
     }
 
     pub(crate) fn token(token: String, address: Option<IpAddr>) -> Self {
-        Self { presented: Presented::Token(token), address, until: None }
+        Self { presented: Presented::Token(token), address, until: None, carrier: None }
+    }
+
+    /// Says what it came on.
+    pub(crate) fn on(self, carrier: Option<Carrier>) -> Self {
+        Self { carrier, ..self }
+    }
+
+    pub(super) fn carrier(&self) -> Option<&Carrier> {
+        self.carrier.as_ref()
     }
 
     fn text(&self) -> &str {
@@ -72,13 +87,18 @@ impl std::fmt::Debug for Credential {
 enum Shown<'a> {
     Key(&'a str),
     Token(Option<StreamToken>),
-    Jwt(Result<Verified, Refusal>),
+    Jwt(Result<Verified, Unverified>),
 }
 
 impl Shown<'_> {
     /// Nobody guesses a signature: who shows a good one is not what an address is throttled for.
     fn is_signed(&self) -> bool {
         matches!(self, Self::Token(Some(_)) | Self::Jwt(Ok(_)))
+    }
+
+    /// Nobody knows whether it is wrong, so that its address is not counted for it.
+    fn is_unsure(&self) -> bool {
+        matches!(self, Self::Jwt(Err(Unverified::UnknownKey)))
     }
 }
 
@@ -101,7 +121,7 @@ pub(crate) async fn authenticate(
         Presented::Token(token) => Shown::Token(state.signer.read_stream_token(token, now)),
         Presented::Jwt(text) => Shown::Jwt(state.issuers.verify(text, now).await),
     };
-    let is_signed = shown.is_signed();
+    let (is_signed, is_unsure) = (shown.is_signed(), shown.is_unsure());
     rates::admit_address(state, credential.address, credential.text(), is_signed)?;
     let outcome = match shown {
         Shown::Key(key) => state.store.authenticate(key, credential.address).await,
@@ -109,6 +129,10 @@ pub(crate) async fn authenticate(
             live_key(state, &token, credential.address).await.map(Authenticated::Tenant)
         }
         Shown::Token(None) => Err(AuthRefusal::Malformed),
+        Shown::Jwt(Err(Unverified::NoKeys)) => {
+            let detail = "The keys of the token's issuer could not be read yet.";
+            return Err(Problem::new(Code::IssuerUnavailable, detail).retry_after_ms(ISSUER_RETRY_MS));
+        }
         Shown::Jwt(verified) => match by_jwt(state, verified, credential.address).await {
             Ok((authenticated, until)) => {
                 credential.until = Some(until);
@@ -133,7 +157,9 @@ pub(crate) async fn authenticate(
             | AuthRefusal::Expired
             | AuthRefusal::Token(_),
         ) => {
-            rates::failed(state, credential.address, credential.text(), is_signed);
+            if !is_unsure {
+                rates::failed(state, credential.address, credential.text(), is_signed);
+            }
             Err(unauthenticated())
         }
     }
@@ -151,25 +177,58 @@ pub(crate) enum Standing {
 
 /// Looks at an open stream's credential again, as if the stream were opened now with the scopes that it `needs`.
 pub(crate) async fn standing(state: &ApiState, credential: &Credential, needs: &[Scope]) -> Standing {
-    let authenticated = match &credential.presented {
-        Presented::Key(key) => state.store.authenticate(key, credential.address).await,
-        Presented::Jwt(text) => {
-            let verified = state.issuers.verify(text, state.store.clock().now()).await;
-            by_jwt(state, verified, credential.address).await.map(|(who, _)| who)
-        }
-        // A stream outlives the URL that opened it, but not the key that made the URL.
-        Presented::Token(token) => match state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC) {
-            Some(token) => live_key(state, &token, credential.address).await.map(Authenticated::Tenant),
-            None => Err(AuthRefusal::Malformed),
-        },
-    };
-    match authenticated {
+    match again(state, credential).await {
         Ok(Authenticated::Tenant(context)) if needs.iter().all(|scope| context.has(*scope)) => {
             Standing::Good(Box::new(context))
         }
         Err(AuthRefusal::Store(_)) => Standing::Unknown,
         // No stream is an operator's.
         Ok(Authenticated::Tenant(_) | Authenticated::Operator(_)) | Err(_) => Standing::Over,
+    }
+}
+
+/// What becomes of something that a credential has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may go on; also while the database does not answer, as nothing new can be read either.
+    Good,
+    /// The credential's time is over, and nothing else was looked at.
+    Expired,
+    /// It may not: the credential was revoked or has lost a scope, or its tenant was suspended.
+    Over,
+}
+
+/// Judges what a credential has begun, a tenant's or an operator's, with the scopes that it `needs`.
+pub(crate) async fn verdict(state: &ApiState, credential: &Credential, needs: &[Scope]) -> Verdict {
+    let may = match again(state, credential).await {
+        Ok(Authenticated::Tenant(context)) => needs.iter().all(|scope| context.has(*scope)),
+        Ok(Authenticated::Operator(_)) => needs.iter().all(|scope| *scope == Scope::Operator),
+        Err(AuthRefusal::Store(_)) => true,
+        Err(AuthRefusal::Expired | AuthRefusal::Token(jwt::EXPIRED)) => return Verdict::Expired,
+        Err(
+            AuthRefusal::Malformed
+            | AuthRefusal::Unknown
+            | AuthRefusal::Revoked
+            | AuthRefusal::TenantSuspended
+            | AuthRefusal::Token(_),
+        ) => false,
+    };
+    if may { Verdict::Good } else { Verdict::Over }
+}
+
+/// Who a credential that was good speaks for now.
+async fn again(state: &ApiState, credential: &Credential) -> Result<Authenticated, AuthRefusal> {
+    match &credential.presented {
+        Presented::Key(key) => state.store.authenticate(key, credential.address).await,
+        Presented::Jwt(text) => {
+            let verified = state.issuers.verify(text, state.store.clock().now()).await;
+            by_jwt(state, verified, credential.address).await.map(|(who, _)| who)
+        }
+        // What was opened outlives the URL that opened it, but not the key that made the URL.
+        Presented::Token(token) => match state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC) {
+            Some(token) => live_key(state, &token, credential.address).await.map(Authenticated::Tenant),
+            None => Err(AuthRefusal::Malformed),
+        },
     }
 }
 
@@ -186,7 +245,7 @@ pub(crate) fn bound_to(state: &ApiState, credential: &Credential) -> Option<Targ
 /// The context of an issuer's token, and until when it holds.
 async fn by_jwt(
     state: &ApiState,
-    verified: Result<Verified, Refusal>,
+    verified: Result<Verified, Unverified>,
     address: Option<IpAddr>,
 ) -> Result<(Authenticated, DateTime<Utc>), AuthRefusal> {
     match verified {
@@ -197,7 +256,12 @@ async fn by_jwt(
             };
             Ok((authenticated, verified.until))
         }
-        Err(reason) => Err(state.store.refuse_token(reason, address).await),
+        Err(Unverified::Refused(reason)) => Err(state.store.refuse_token(reason, address).await),
+        Err(Unverified::UnknownKey) => Err(state.store.refuse_token(jwt::UNKNOWN_KEY, address).await),
+        // Nothing is known, as when the database does not answer.
+        Err(Unverified::NoKeys) => {
+            Err(StoreError::Unavailable { operation: "read the keys of an issuer", source: None }.into())
+        }
     }
 }
 
@@ -227,7 +291,7 @@ async fn live_key(
     Ok(TenantContext::verified(token.tenant_id, reader, vec![scope], Vec::new()))
 }
 
-async fn tenant_status(state: &ApiState, id: TenantId) -> Result<TenantStatus, StoreError> {
+pub(crate) async fn tenant_status(state: &ApiState, id: TenantId) -> Result<TenantStatus, StoreError> {
     let service = OperatorContext::verified(Principal::system());
     Ok(state.store.get_tenant(&service, id).await?.status)
 }

@@ -23,6 +23,7 @@ pub(crate) mod shells;
 pub(crate) mod tenants;
 pub(crate) mod tools;
 pub(crate) mod usage;
+pub(crate) mod vigil;
 pub(crate) mod watch;
 
 pub(crate) mod refusal;

@@ -3,7 +3,8 @@
 //! # Design notes
 //!
 //! The table is the truth; live batches are only a shortcut, taken when they go on exactly where the reader is. So a reader that
-//! is slow, a batch that was missed and a process that hears nothing of others all end in the same place: reading the table.
+//! is slow, a batch that was missed and a process that hears nothing of others all end in the same place: reading the table. Its credential is
+//! judged beside all that, so that no reader is slow enough to outlive it.
 
 use axum::http::Method;
 use axum::response::Response;
@@ -17,7 +18,8 @@ use super::encode;
 use super::outlet::{Closed, Outlet, outlet};
 use super::pulse::{Beat, Pulse};
 use crate::problem::Problem;
-use crate::service::access::{self, Credential, Standing};
+use crate::service::access::Credential;
+use crate::service::vigil;
 use crate::state::ApiState;
 
 /// What a stream is made of.
@@ -121,6 +123,19 @@ enum Step {
 
 impl<S: Source> Follower<S> {
     async fn run(mut self, first: Read<S::Item>) {
+        let (state, credential) = (self.state.clone(), self.credential.clone());
+        tokio::select! {
+            biased;
+            () = vigil::until_over(&state, &credential, &[Scope::CallsRead]) => {
+                self.outlet.cut(None);
+                vigil::let_go(&credential, self.outlet.closed()).await;
+            }
+            () = self.serve(first) => {}
+        }
+    }
+
+    /// Until the reader has taken all of it.
+    async fn serve(&mut self, first: Read<S::Item>) {
         match self.follow(first).await {
             Ok(()) | Err(Closed::Gone) => {}
             Err(Closed::Stalled) => {
@@ -129,6 +144,7 @@ impl<S: Source> Follower<S> {
                 self.outlet.send_last(encode::frame(None, "slow_consumer", &data));
             }
         }
+        self.outlet.finish().await;
     }
 
     async fn follow(&mut self, first: Read<S::Item>) -> Result<(), Closed> {
@@ -174,15 +190,9 @@ impl<S: Source> Follower<S> {
         }
     }
 
-    /// Between two parts, so that a stream that always has something to send cannot outlive its credential.
+    /// Between two parts, so that a stream that always has something to send ends with its process.
     async fn check(&mut self) -> Result<Step, Closed> {
-        if self.state.shutdown.is_cancelled() {
-            return self.reconnect().await;
-        }
-        if self.pulse.recheck_is_due() && is_over(&self.state, &self.credential).await {
-            return Ok(Step::Over);
-        }
-        Ok(Step::Look)
+        if self.state.shutdown.is_cancelled() { self.reconnect().await } else { Ok(Step::Look) }
     }
 
     async fn wait(&mut self) -> Result<Step, Closed> {
@@ -197,27 +207,18 @@ impl<S: Source> Follower<S> {
                     Change::Items(items, rest) => self.hand_over(items, rest).await,
                     Change::Look => Ok(Step::Look),
                 },
-                beat = self.pulse.next(self.outlet.last_sent()) => {
-                    if let Step::Over = self.keep_time(beat).await? {
-                        return Ok(Step::Over);
-                    }
-                }
+                beat = self.pulse.next(self.outlet.last_sent()) => self.keep_time(beat).await?,
                 () = sleep_until(poll_at) => return Ok(Step::Look),
             }
         }
     }
 
-    async fn keep_time(&mut self, beat: Beat) -> Result<Step, Closed> {
+    async fn keep_time(&mut self, beat: Beat) -> Result<(), Closed> {
         match beat {
             Beat::Heartbeat => self.outlet.send(encode::heartbeat()).await?,
             Beat::Bookmark => {
                 let data = json!({"seq": self.source.position()});
                 self.outlet.send(encode::frame(None, "bookmark", &data)).await?;
-            }
-            Beat::Recheck => {
-                if is_over(&self.state, &self.credential).await {
-                    return Ok(Step::Over);
-                }
             }
             Beat::Queue => match self.source.place().await {
                 Ok(Some(place)) => self.outlet.send(encode::frame(None, "queue", &place)).await?,
@@ -225,7 +226,7 @@ impl<S: Source> Follower<S> {
                 Err(NoQueue) => self.pulse.leave_queue(),
             },
         }
-        Ok(Step::On)
+        Ok(())
     }
 
     /// Readers come back one after the other, not all at once.
@@ -243,9 +244,4 @@ impl<S: Source> Follower<S> {
         self.outlet.send(encode::frame(None, "reconnect", &data)).await?;
         Ok(Step::Over)
     }
-}
-
-/// Whether the stream would be refused if it were opened now.
-async fn is_over(state: &ApiState, credential: &Credential) -> bool {
-    matches!(access::standing(state, credential, &[Scope::CallsRead]).await, Standing::Over)
 }

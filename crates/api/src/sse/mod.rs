@@ -14,6 +14,8 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 
+use crate::http::Judged;
+
 pub use encode::numbered as encode_event;
 
 pub(crate) use calls::{CallSource, PAGE_BYTES, PAGE_EVENTS};
@@ -44,6 +46,7 @@ fn bare(body: Body) -> Response {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response.extensions_mut().insert(Judged);
     response
 }
 

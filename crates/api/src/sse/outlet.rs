@@ -4,11 +4,12 @@
 //!
 //! The follower runs in a task of its own and hands frames over within a budget of bytes; it waits when the budget is used up. While it
 //! waits it holds no events: what happens meanwhile is read from the table afterwards. The wait itself ends when the reader made no
-//! progress for too long. A frame larger than the whole budget takes all of it, so that one event is never cut in two.
+//! progress for too long. A frame larger than the whole budget takes all of it, so that one event is never cut in two. A reader who may not
+//! read any more gets nothing of what waits for it.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -16,14 +17,19 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::config::StreamConfig;
 
 /// Where a follower puts frames.
 pub(crate) struct Outlet {
-    frames: mpsc::UnboundedSender<Frame>,
+    /// `None` is the end.
+    frames: mpsc::UnboundedSender<Option<Frame>>,
     room: Arc<Semaphore>,
     taken: Arc<AtomicU64>,
+    cut: CancellationToken,
+    /// What is said in place of what waits.
+    last_word: Arc<Mutex<Option<Bytes>>>,
     budget: usize,
     stall: Duration,
     last_sent: Instant,
@@ -46,27 +52,57 @@ pub(crate) enum Closed {
 /// An outlet and the body of the response that it fills. `held` is dropped with the body: a reader that is no longer fed, but
 /// keeps its connection, still counts.
 pub(crate) fn outlet(config: &StreamConfig, held: impl Send + 'static) -> (Outlet, Body) {
-    let (sender, receiver) = mpsc::unbounded_channel::<Frame>();
+    let (sender, receiver) = mpsc::unbounded_channel::<Option<Frame>>();
     let taken = Arc::new(AtomicU64::new(0));
-    let counter = taken.clone();
-    let frames = stream::unfold((receiver, held), move |(mut receiver, held)| {
-        let counter = counter.clone();
-        async move {
-            let Frame { bytes, room } = receiver.recv().await?;
-            counter.fetch_add(1, Ordering::Relaxed);
-            drop(room);
-            Some((Ok::<_, std::convert::Infallible>(bytes), (receiver, held)))
-        }
+    let (cut, last_word) = (CancellationToken::new(), Arc::new(Mutex::new(None)));
+    let way = Way { receiver, taken: taken.clone(), cut: cut.clone(), last_word: last_word.clone(), held };
+    let frames = stream::unfold(way, |mut way| async move {
+        let bytes = way.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(bytes), way))
     });
     let outlet = Outlet {
         frames: sender,
         room: Arc::new(Semaphore::new(config.buffer_bytes)),
         taken,
+        cut,
+        last_word,
         budget: config.buffer_bytes,
         stall: config.stall,
         last_sent: Instant::now(),
     };
     (outlet, Body::from_stream(frames))
+}
+
+/// The reader's side.
+struct Way<H> {
+    receiver: mpsc::UnboundedReceiver<Option<Frame>>,
+    taken: Arc<AtomicU64>,
+    cut: CancellationToken,
+    last_word: Arc<Mutex<Option<Bytes>>>,
+    #[expect(dead_code, reason = "held as long as the body lives")]
+    held: H,
+}
+
+impl<H> Way<H> {
+    async fn next(&mut self) -> Option<Bytes> {
+        tokio::select! {
+            biased;
+            () = self.cut.cancelled() => {
+                self.receiver.close();
+                while self.receiver.try_recv().is_ok() {}
+                self.last_word.lock().unwrap_or_else(PoisonError::into_inner).take()
+            }
+            frame = self.receiver.recv() => {
+                let Some(Frame { bytes, room }) = frame? else {
+                    self.receiver.close();
+                    return None;
+                };
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                drop(room);
+                Some(bytes)
+            }
+        }
+    }
 }
 
 impl Outlet {
@@ -75,15 +111,27 @@ impl Outlet {
         let wanted = u32::try_from(bytes.len().min(self.budget)).unwrap_or(u32::MAX);
         let room = self.wait_for(wanted).await?;
         self.last_sent = Instant::now();
-        self.frames.send(Frame { bytes, room: Some(room) }).map_err(|_| Closed::Gone)
+        self.frames.send(Some(Frame { bytes, room: Some(room) })).map_err(|_| Closed::Gone)
     }
 
     /// Hands over a last word, room or not.
     pub(crate) fn send_last(&mut self, bytes: Bytes) {
-        let _ = self.frames.send(Frame { bytes, room: None });
+        let _ = self.frames.send(Some(Frame { bytes, room: None }));
     }
 
-    /// Waits until the reader has gone.
+    /// Ends the stream behind all that waits for the reader, and waits until that is taken or nobody is there to take it.
+    pub(crate) async fn finish(&self) {
+        let _ = self.frames.send(None);
+        self.closed().await;
+    }
+
+    /// Ends the stream at once, with this word in place of all that waits for the reader.
+    pub(crate) fn cut(&self, last_word: Option<Bytes>) {
+        *self.last_word.lock().unwrap_or_else(PoisonError::into_inner) = last_word;
+        self.cut.cancel();
+    }
+
+    /// Waits until the reader has gone, or has seen the end.
     pub(crate) async fn closed(&self) {
         self.frames.closed().await;
     }
@@ -119,6 +167,19 @@ mod tests {
 
     fn config() -> StreamConfig {
         StreamConfig { buffer_bytes: 10, stall: Duration::from_secs(30), ..StreamConfig::default() }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_cut_keeps_what_waits_to_itself() {
+        for word in [None, Some(Bytes::from_static(b"no more"))] {
+            let (mut outlet, mut body) = outlet(&config(), ());
+            outlet.send(Bytes::from_static(b"1234567890")).await.expect("room");
+            outlet.cut(word.clone());
+            let frame = body.frame().await.map(|frame| frame.expect("a frame").into_data().expect("bytes"));
+            assert_eq!(frame, word);
+            assert!(frame.is_none() || body.frame().await.is_none());
+            outlet.closed().await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,10 +10,8 @@ use crate::config::StreamConfig;
 pub(crate) struct Pulse {
     heartbeat: Duration,
     bookmark: Duration,
-    recheck: Duration,
     queue: Duration,
     bookmark_at: Instant,
-    recheck_at: Instant,
     queue_at: Option<Instant>,
 }
 
@@ -24,8 +22,6 @@ pub(crate) enum Beat {
     Heartbeat,
     /// The current number.
     Bookmark,
-    /// Is the credential still good?
-    Recheck,
     /// Where is the call in the queue?
     Queue,
 }
@@ -36,10 +32,8 @@ impl Pulse {
         Self {
             heartbeat: config.heartbeat,
             bookmark: config.bookmark,
-            recheck: config.recheck,
             queue: config.queue,
             bookmark_at: now + config.bookmark,
-            recheck_at: now + config.recheck,
             queue_at: None,
         }
     }
@@ -54,25 +48,11 @@ impl Pulse {
         self.queue_at = None;
     }
 
-    /// Whether the credential has to be looked at again; it counts as done.
-    pub(crate) fn recheck_is_due(&mut self) -> bool {
-        let now = Instant::now();
-        let due = now >= self.recheck_at;
-        if due {
-            self.recheck_at = now + self.recheck;
-        }
-        due
-    }
-
     /// Waits for what is due next. Cancel-safe.
     pub(crate) async fn next(&mut self, last_sent: Instant) -> Beat {
         let heartbeat_at = last_sent + self.heartbeat;
-        let (mut at, mut beat) = (self.recheck_at, Beat::Recheck);
-        let others = [
-            (Some(self.bookmark_at), Beat::Bookmark),
-            (Some(heartbeat_at), Beat::Heartbeat),
-            (self.queue_at, Beat::Queue),
-        ];
+        let (mut at, mut beat) = (self.bookmark_at, Beat::Bookmark);
+        let others = [(Some(heartbeat_at), Beat::Heartbeat), (self.queue_at, Beat::Queue)];
         for (other_at, other) in others {
             if let Some(other_at) = other_at.filter(|other_at| *other_at < at) {
                 (at, beat) = (other_at, other);
@@ -83,7 +63,6 @@ impl Pulse {
         match beat {
             Beat::Heartbeat => {}
             Beat::Bookmark => self.bookmark_at = now + self.bookmark,
-            Beat::Recheck => self.recheck_at = now + self.recheck,
             Beat::Queue => self.queue_at = Some(now + self.queue),
         }
         beat
@@ -96,8 +75,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_quiet_minute() {
-        let config = StreamConfig { recheck: Duration::from_secs(3_600), ..StreamConfig::default() };
-        let (mut pulse, start) = (Pulse::new(&config), Instant::now());
+        let (mut pulse, start) = (Pulse::new(&StreamConfig::default()), Instant::now());
         let (mut last_sent, mut beats) = (start, Vec::new());
         while start.elapsed() < Duration::from_secs(60) {
             beats.push((pulse.next(last_sent).await, start.elapsed().as_secs()));
@@ -114,6 +92,6 @@ mod tests {
         pulse.watch_queue();
         assert_eq!((pulse.next(start).await, start.elapsed().as_secs()), (Beat::Queue, 1));
         pulse.leave_queue();
-        assert_eq!(pulse.next(start).await, Beat::Recheck);
+        assert_eq!(pulse.next(start).await, Beat::Heartbeat);
     }
 }

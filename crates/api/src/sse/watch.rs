@@ -3,7 +3,7 @@
 use axum::response::Response;
 use domain::file::{Change, FileChange};
 use domain::policy::{Question, evaluate};
-use domain::{Scope, TenantContext};
+use domain::{Scope, SessionId, TenantContext};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -15,7 +15,7 @@ use crate::problem::Problem;
 use crate::service::access::{self, Credential, Standing};
 use crate::service::files::Verb;
 use crate::service::watch::{Told, Watch};
-use crate::service::{policies, sessions};
+use crate::service::{policies, sessions, vigil};
 use crate::state::ApiState;
 
 /// Answers with a watch that has begun.
@@ -29,16 +29,52 @@ pub(crate) fn watch(
     let (outlet, body) = outlet(&state.config.streams, permit);
     let pulse = Pulse::new(&state.config.streams);
     let state = state.clone();
-    tokio::spawn(Follower { state, context, credential, outlet, pulse }.run(watch));
+    let session_id = watch.session_id();
+    let judge = Judge { state: state.clone(), context, credential, session_id };
+    tokio::spawn(Follower { state, outlet, pulse }.run(watch, judge));
     super::bare(body)
 }
 
 struct Follower {
     state: ApiState,
-    context: TenantContext,
-    credential: Credential,
     outlet: Outlet,
     pulse: Pulse,
+}
+
+/// Whether somebody may still watch.
+struct Judge {
+    state: ApiState,
+    context: TenantContext,
+    credential: Credential,
+    session_id: SessionId,
+}
+
+impl Judge {
+    /// Beside all that is sent, so that a directory in which something always happens does not outlive its reader's credential.
+    async fn until_over(&self) {
+        loop {
+            sleep(self.state.config.streams.recheck).await;
+            if Box::pin(self.is_over()).await {
+                return;
+            }
+        }
+    }
+
+    /// Whether the stream would be refused if it were opened now: by the credential, its scopes or a policy.
+    async fn is_over(&self) -> bool {
+        match access::standing(&self.state, &self.credential, &[Scope::FilesRead]).await {
+            Standing::Over => true,
+            Standing::Unknown => false,
+            Standing::Good(context) => {
+                let policy: Result<_, Problem> =
+                    sessions::policy(&self.state, &self.context, self.session_id).await;
+                let question = Question { tool: Verb::Watch.tool(), toolkit: "files" };
+                policy.is_ok_and(|policy| {
+                    !evaluate(&policies::layers(&self.state, &context, policy.as_deref()), question).allowed
+                })
+            }
+        }
+    }
 }
 
 /// Why a stream that could go on is ended.
@@ -55,7 +91,21 @@ impl From<Closed> for Leave {
 }
 
 impl Follower {
-    async fn run(mut self, watch: Watch) {
+    async fn run(mut self, watch: Watch, judge: Judge) {
+        tokio::select! {
+            biased;
+            () = judge.until_over() => {
+                let message = "The credential may not watch this any more.";
+                let data = json!({"reason": "access_revoked", "message": message});
+                self.outlet.cut(Some(encode::frame(None, "end", &data)));
+                vigil::let_go(&judge.credential, self.outlet.closed()).await;
+            }
+            () = self.serve(watch) => {}
+        }
+    }
+
+    /// Until the reader has taken all of it.
+    async fn serve(&mut self, watch: Watch) {
         let last = match self.follow(watch).await {
             Leave::Closed(Closed::Gone) => return,
             Leave::Closed(Closed::Stalled) => {
@@ -68,6 +118,7 @@ impl Follower {
             Leave::Over(kind, data) => (kind, data),
         };
         self.outlet.send_last(encode::frame(None, last.0, &last.1));
+        self.outlet.finish().await;
     }
 
     async fn follow(&mut self, mut watch: Watch) -> Leave {
@@ -79,7 +130,7 @@ impl Follower {
             }
         }
         loop {
-            let at = (watch.session_id(), watch.file().clone());
+            let directory = watch.file().clone();
             let told = {
                 let next = watch.next();
                 tokio::pin!(next);
@@ -89,20 +140,14 @@ impl Follower {
                         () = self.outlet.closed() => return Closed::Gone.into(),
                         () = self.state.shutdown.cancelled() => return self.spread_out().await,
                         beat = self.pulse.next(self.outlet.last_sent()) => {
-                            if let Err(leave) = self.keep_time(beat, at.0).await {
-                                return leave;
+                            if let Err(closed) = self.keep_time(beat).await {
+                                return closed.into();
                             }
                         }
                         told = &mut next => break told,
                     }
                 }
             };
-            // A directory in which something always happens does not outlive its reader's credential.
-            if self.pulse.recheck_is_due()
-                && let Err(leave) = self.keep_time(Beat::Recheck, at.0).await
-            {
-                return leave;
-            }
             let frames = match told {
                 Told::Changes(changes) => changes,
                 Told::Interrupted => vec![FileChange::overflow()],
@@ -111,7 +156,7 @@ impl Follower {
                 }
             };
             for change in frames {
-                let (kind, data) = spoken(&at.1, change);
+                let (kind, data) = spoken(&directory, change);
                 if let Err(closed) = self.outlet.send(encode::frame(None, kind, &data)).await {
                     return closed.into();
                 }
@@ -120,31 +165,10 @@ impl Follower {
         }
     }
 
-    async fn keep_time(&mut self, beat: Beat, session_id: domain::SessionId) -> Result<(), Leave> {
+    async fn keep_time(&mut self, beat: Beat) -> Result<(), Closed> {
         match beat {
-            Beat::Heartbeat => Ok(self.outlet.send(encode::heartbeat()).await?),
+            Beat::Heartbeat => self.outlet.send(encode::heartbeat()).await,
             Beat::Bookmark | Beat::Queue => Ok(()),
-            Beat::Recheck if self.is_over(session_id).await => {
-                let message = "The credential may not watch this any more.";
-                Err(Leave::Over("end", json!({"reason": "access_revoked", "message": message})))
-            }
-            Beat::Recheck => Ok(()),
-        }
-    }
-
-    /// Whether the stream would be refused if it were opened now: by the credential, its scopes or a policy.
-    async fn is_over(&self, session_id: domain::SessionId) -> bool {
-        match access::standing(&self.state, &self.credential, &[Scope::FilesRead]).await {
-            Standing::Over => true,
-            Standing::Unknown => false,
-            Standing::Good(context) => {
-                let policy: Result<_, Problem> =
-                    sessions::policy(&self.state, &self.context, session_id).await;
-                let question = Question { tool: Verb::Watch.tool(), toolkit: "files" };
-                policy.is_ok_and(|policy| {
-                    !evaluate(&policies::layers(&self.state, &context, policy.as_deref()), question).allowed
-                })
-            }
         }
     }
 

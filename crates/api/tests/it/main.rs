@@ -25,6 +25,7 @@ mod rates;
 mod roles;
 mod runtimes;
 mod shares;
+mod standing;
 mod streams;
 mod tokens;
 mod tool_results;

@@ -459,6 +459,55 @@ async fn published_keys_are_kept_while_their_issuer_is_down_and_change_when_it_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_token_whose_key_may_still_come_is_not_held_against_its_address() {
+    let issuer = Issuer::new();
+    let server = KeyServer::start(Answer::Status(500)).await;
+    let app = App::with(|config| {
+        config.issuers = vec![issuer.published(&server.url, Duration::from_millis(200))];
+        config.failed_auth_per_minute = 2;
+    })
+    .await;
+    let (tenant, key) = app.tenant("acme").await;
+    let claims = claims(&tenant.to_string(), 600);
+    let token = |kid: &str| signed(&json!({"alg": "RS256", "kid": kid}), &claims, |text| issuer.rs256(text));
+    for _ in 0..5 {
+        key.with_key(&token("one")).get("/v1/me").await.problem(503, "issuer_unavailable");
+    }
+    server.answer(Answer::Keys(issuer.jwks("one")));
+    let read = async {
+        while key.with_key(&token("one")).get("/v1/me").await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), read).await.expect("the keys are read");
+    key.with_key("th_wrong").get("/v1/me").await.problem(401, "unauthenticated");
+
+    // A new key whose issuer was asked a moment ago, or does not answer now.
+    for least_interval in [Duration::from_secs(3_600), Duration::from_millis(1)] {
+        let server = KeyServer::start(Answer::Keys(issuer.jwks("one"))).await;
+        let app = App::with(|config| {
+            config.issuers = vec![issuer.published(&server.url, least_interval)];
+            config.failed_auth_per_minute = 2;
+        })
+        .await;
+        let (tenant, key) = app.tenant("acme").await;
+        let claims = self::claims(&tenant.to_string(), 600);
+        let token =
+            |kid: &str| signed(&json!({"alg": "RS256", "kid": kid}), &claims, |text| issuer.rs256(text));
+        key.with_key(&token("one")).get("/v1/me").await.expect(200);
+        server.answer(Answer::Status(500));
+        for _ in 0..5 {
+            key.with_key(&token("two")).get("/v1/me").await.problem(401, "unauthenticated");
+        }
+        // Whoever is wrong in another way is counted.
+        let forged = signed(&json!({"alg": "RS256", "kid": "one"}), &claims, |_| vec![0; 256]);
+        let statuses = async |text: &str| key.with_key(text).get("/v1/me").await.status;
+        assert_eq!((statuses(&forged).await, statuses(&forged).await), (401, 401));
+        assert_eq!(statuses(&forged).await, 429);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn made_up_key_names_ask_the_issuer_once() {
     let issuer = Issuer::new();
     let server = KeyServer::start(Answer::Keys(issuer.jwks("one"))).await;

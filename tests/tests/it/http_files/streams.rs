@@ -4,7 +4,9 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use reqwest::Body;
+use serde_json::json;
 use tests::Host;
+use tests::client::id_of;
 
 use super::Files;
 
@@ -104,6 +106,41 @@ async fn large_files_stream_through_two_processes_in_constant_memory() {
         ensure!(left == format!("{SIZE}\nbig.bin\nfiller\n"), "{left}");
         files.put("small", "fits").await?;
         Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_trickled_ends_with_its_key() {
+    Host::test(&[], async |host| {
+        let tenant = host.tenant("acme")?;
+        let ours = &tenant.client;
+        let files = Files::new(ours).await?;
+        files.put("kept", "old").await?;
+        let made = ours.post("/v1/keys", &json!({"name": "x", "role": "developer"})).await?.expect(201)?;
+        let theirs = ours.with_key(made["key"].as_str().context("a key")?);
+        let (begun, is_begun) = tokio::sync::oneshot::channel();
+        let trickle = stream::unfold(Some(begun), |begun| async move {
+            match begun {
+                Some(begun) => drop(begun.send(())),
+                None => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            }
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b"x")), None))
+        });
+        let upload = theirs.request("PUT", &files.url("?path=kept")).body(Body::wrap_stream(trickle));
+        let upload = tokio::spawn(upload.send());
+        is_begun.await?;
+        ours.delete(&format!("/v1/keys/{}", id_of(&made)?)).await?.expect(200)?;
+        // Who is still sending may not see why.
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(60), upload).await;
+        if let Ok(response) = ended.context("it is broken off")?? {
+            ensure!(response.status() == 401, "{response:?}");
+        }
+        let settled = async {
+            while files.printed("cat kept; ls -A | wc -l").await? != "old1\n" {}
+            Ok::<_, anyhow::Error>(())
+        };
+        tokio::time::timeout(tests::client::PATIENCE, settled).await.context("the old content is kept")?
     })
     .await;
 }

@@ -1,0 +1,149 @@
+//! What goes on longer than a moment ends with the credential that began it: however slowly a client reads, or sends.
+
+use std::time::Duration;
+
+use domain::{Scope, TenantStatus};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::app::App;
+use crate::client::Client;
+
+/// More than the sockets between the two hold.
+const ROWS: usize = 20_000;
+
+async fn app() -> App {
+    App::with(|config| {
+        config.streams.recheck = Duration::from_millis(100);
+        // Nothing else ends them while a test runs.
+        config.streams.stall = Duration::from_secs(3_600);
+        config.streams.buffer_bytes = 64 * 1024;
+        config.body_timeout = Duration::from_secs(3_600);
+    })
+    .await
+}
+
+/// A connection that takes little at a time, with this request on it.
+async fn ask(client: &Client, request: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4 * 1024).expect("a small buffer");
+    let address = client.base.strip_prefix("http://").expect("http").parse().expect("an address");
+    let mut socket = socket.connect(address).await.expect("connects");
+    let (line, rest) = request.split_once("\r\n").expect("a request");
+    let head = format!("{line}\r\nHost: x\r\nAuthorization: Bearer {}\r\n{rest}", client.key);
+    socket.write_all(head.as_bytes()).await.expect("writes");
+    socket
+}
+
+fn connections(app: &App) -> f64 {
+    app.metric("toolhost_http_connections")
+}
+
+/// Waits until no more connections are open than this.
+async fn closed(app: &App, others: f64) {
+    let closed = async {
+        while connections(app) > others {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), closed).await.expect("its connection is closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_who_takes_nothing_or_little_does_not_outlive_its_key() {
+    let app = app().await;
+    let (tenant, ours) = app.tenant("acme").await;
+    let (key, client) = app.key(tenant, Scope::tenant_default()).await;
+    let mut running = app.running(&ours).await;
+    let piece = vec![b'x'; 60_000];
+    for _ in 0..40 {
+        running.write(&[&piece, &piece, &piece, &piece]).await;
+    }
+    let others = connections(&app);
+    let request =
+        format!("GET /v1/calls/{}/events HTTP/1.1\r\nAccept: text/event-stream\r\n\r\n", running.id());
+    let mut never = ask(&client, &request).await;
+    let mut slowly = ask(&client, &request).await;
+    let mut some = [0; 1_024];
+    slowly.read_exact(&mut some).await.expect("has begun");
+    never.read_exact(&mut some).await.expect("has begun");
+    let reader = tokio::spawn(async move {
+        let mut taken = 0;
+        while let Ok(read @ 1..) = slowly.read(&mut some).await {
+            taken += read;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        taken
+    });
+    app.store.revoke_key(&app.operator, key).await.expect("revokes");
+    closed(&app, others).await;
+    assert_eq!(app.metric("toolhost_sse_streams"), 0.0);
+    let taken = timeout(Duration::from_secs(600), reader).await.expect("ends").expect("joins");
+    assert!(taken < 160 * piece.len(), "{taken} bytes, and not the rest");
+    let mut rest = Vec::new();
+    let _ = never.read_to_end(&mut rest).await;
+    assert!(rest.len() < 160 * piece.len(), "{} bytes, and not the rest", rest.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_ends_with_its_key_or_its_tenant() {
+    let app = app().await;
+    let (tenant, ours) = app.tenant("acme").await;
+    app.database
+        .execute(
+            "INSERT INTO audit_log (tenant_id, principal, action, target, allowed)
+             SELECT t.id, (SELECT principal FROM audit_log LIMIT 1), 'test.row', repeat('x', 1000), true
+             FROM tenants t, generate_series(1, 20000)",
+        )
+        .await
+        .expect("rows");
+    let (key, client) = app.key(tenant, Scope::tenant_default()).await;
+    for client in [&client, &ours] {
+        let others = connections(&app);
+        let mut export = ask(client, "GET /v1/audit HTTP/1.1\r\nAccept: application/x-ndjson\r\n\r\n").await;
+        let mut head = [0; 1_024];
+        export.read_exact(&mut head).await.expect("has begun");
+        assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+        if client.key == ours.key {
+            app.store
+                .set_tenant_status(&app.operator, tenant, TenantStatus::Suspended)
+                .await
+                .expect("suspends");
+        } else {
+            app.store.revoke_key(&app.operator, key).await.expect("revokes");
+        }
+        closed(&app, others).await;
+        let mut rest = Vec::new();
+        let _ = export.read_to_end(&mut rest).await;
+        assert!(rest.len() < ROWS * 1_000 && !rest.ends_with(b"0\r\n\r\n"), "{} bytes", rest.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_held_back_is_not_finished_by_a_revoked_key() {
+    let app = app().await;
+    let (tenant, ours) = app.tenant("acme").await;
+    let (key, client) = app.key(tenant, Scope::tenant_default()).await;
+    let body = json!({"name": "kept for later", "role": "admin"}).to_string();
+    let (first, rest) = body.split_at(10);
+    let head = format!(
+        "POST /v1/keys HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut held = ask(&client, &head).await;
+    // It is let in, and its body is asked for.
+    let mut asked = [0; 25];
+    held.read_exact(&mut asked).await.expect("is let in");
+    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+    held.write_all(first.as_bytes()).await.expect("writes");
+    app.store.revoke_key(&app.operator, key).await.expect("revokes");
+    let mut answer = vec![0; 12];
+    let read = timeout(Duration::from_secs(60), held.read_exact(&mut answer)).await;
+    read.expect("is answered").expect("an answer");
+    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 401");
+    let _ = held.write_all(rest.as_bytes()).await;
+    let keys = ours.get("/v1/keys").await.expect(200);
+    assert!(!keys.to_string().contains("kept for later"), "{keys:#}");
+}
