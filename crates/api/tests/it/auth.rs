@@ -311,7 +311,7 @@ async fn what_is_another_tenants_looks_like_nothing() {
     for list in ["/v1/calls", "/v1/artifacts"] {
         assert_eq!(ours.get(list).await.expect(200)["data"], json!([]));
     }
-    assert_eq!(crate::app::ids(&ours.get("/v1/sessions").await.expect(200)), [session.clone()]);
+    assert_eq!(crate::app::ids(&ours.get("/v1/sessions").await.expect(200)), std::slice::from_ref(&session));
     let after = json!({"tool": "bash", "arguments": {"command": "true"}, "after": ids["call_id"]});
     let path = format!("/v1/sessions/{session}/calls");
     let problem = ours.post(&path, &after).await.problem(422, "invalid_arguments");
