@@ -9,6 +9,7 @@ use domain::{Session, SessionEndReason};
 use store::SessionWish;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::OnShutdown;
 use crate::call::Cause;
 use crate::contexts::heed_wishes;
 use crate::ports::context_of;
@@ -78,6 +79,12 @@ pub(crate) async fn take_in(tenure: &Arc<Tenure>, row: Session, begin: Begin) ->
     let of_session = limits_of(installation, &tenant_policy, row.policy.as_ref());
     let Some(session) = OwnedSession::new(row, &of_session) else { return Ok(()) };
     if tenure.ended.is_cancelled() || !tenure.insert_session(&session) {
+        return Ok(());
+    }
+    // Asked after it was put in, so that either those that were told to end have it among them, or it is seen here: it is not begun, and
+    // waits for another worker.
+    if tenure.draining.is_cancelled() && tenure.core.config.on_shutdown == OnShutdown::EndSessions {
+        tenure.remove_session(session.id);
         return Ok(());
     }
     let limits = scheduling(&of_tenant);

@@ -427,8 +427,8 @@ async fn what_a_revoked_key_or_a_suspended_tenant_runs_is_ended_and_says_why() {
         let shell = owner.get(&format!("{shells}/{our_shell}")).await?.expect(200)?;
         ensure!(shell["end_reason"] == "session_ended", "{shell:#}");
         let trail = owner.get("/v1/audit?action=tenant.status").await?.expect(200)?;
-        let suspended = trail["data"].as_array().context("rows")?.iter();
-        let suspended = suspended.filter(|row| row["details"]["status"] == "suspended").next_back();
+        let mut rows = trail["data"].as_array().context("rows")?.iter();
+        let suspended = rows.rfind(|row| row["details"]["status"] == "suspended");
         let since = &suspended.context("is recorded")?["at"];
         for (what, at) in [("call", &ended), ("session", &over), ("shell", &shell)] {
             let took = seconds_between(since, &at["ended_at"])?;

@@ -110,3 +110,24 @@ async fn processes_are_replaced_under_load_and_nothing_is_lost() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_come_while_a_process_ends_are_not_left_behind() {
+    // A race, with an installation of its own for each try: when it is dropped, no container of it may be there.
+    for _ in 0..3 {
+        Host::test(&[], async |host| {
+            let client = host.tenant("acme")?.client;
+            let small = json!({"resources": {"cpus": 0.5, "memory_mb": 128, "disk_mb": 64, "pids": 64}});
+            client.session(small.clone()).await?;
+            let (first, second) =
+                tokio::join!(client.post("/v1/sessions", &small), client.post("/v1/sessions", &small));
+            host.processes[0].signal(Signal::SIGTERM);
+            ensure!(first?.status == 201 && second?.status == 201);
+            // Whoever asks a second time does not want to wait.
+            let status = host.processes[0].wait()?;
+            ensure!(status.success(), "{status}");
+            Ok(())
+        })
+        .await;
+    }
+}

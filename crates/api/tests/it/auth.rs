@@ -125,7 +125,7 @@ const OWNERS: &[(&str, Owner)] = &[
 ];
 
 fn nowhere() -> BTreeMap<&'static str, String> {
-    let id = "06b2m8j0v5x3t9q7k1h4c8n2ra";
+    let id = "06b2m8j0v5x3t9q7k1h4c8n2rg";
     [
         ("session_id", "sess"),
         ("call_id", "call"),
