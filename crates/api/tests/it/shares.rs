@@ -221,7 +221,7 @@ async fn nobody_without_a_valid_credential_takes_a_place_from_those_who_have_one
     under_way(&app, 40.0).await;
     client.get("/v1/me").await.expect(200);
     for nobody in nobodies {
-        nobody.await.expect("joins").problem(401, "unauthenticated");
+        nobody.await.expect("joins").problem(503, "issuer_unavailable");
     }
 }
 
