@@ -87,6 +87,7 @@ async fn a_wait_for_what_is_not_there_is_refused() {
         let call = stranger.bash(&theirs, "true").await?["id"].clone();
         for (until, code) in [
             (json!({"shell_id": shell}), "shell_not_found"),
+            (json!({"shell_id": "x"}), "shell_not_found"),
             (json!({"call_id": call}), "call_not_found"),
             (json!({"call_id": "call_00000000000000000000000000"}), "call_not_found"),
         ] {
@@ -100,7 +101,7 @@ async fn a_wait_for_what_is_not_there_is_refused() {
             (json!({"seconds": -1}), "/arguments/seconds"),
             (json!({"seconds": "soon"}), "/arguments/seconds"),
             (json!({"until": {}}), "/arguments/until"),
-            (json!({"until": {"shell_id": "x"}}), "/arguments/until/shell_id"),
+            (json!({"until": {"shell_id": "x y"}}), "/arguments/until/shell_id"),
             (json!({"until": {"call_id": shell}}), "/arguments/until/call_id"),
         ] {
             let refused = client.post(&calls, &json!({"tool": "wait", "arguments": arguments})).await?;
