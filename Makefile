@@ -59,7 +59,8 @@ test-s3: ## Test artifacts against a server that speaks S3 (moto, from PyPI, in 
 	TOOLHOST_TEST_S3=http://127.0.0.1:5005 cargo nextest run -p store --run-ignored only -E 'test(in_a_bucket)'
 
 test-pooler: setup nextest ## Test the store and the API with PgBouncer in transaction mode before Postgres
-	@TOOLHOST_TEST_POOLER=1 cargo nextest run -p store -p api
+	@# Plans are read from direct connections: a pooler's were open before the test has them explained.
+	@TOOLHOST_TEST_POOLER=1 cargo nextest run -p store -p api -E 'not test(/^plans/)'
 
 test-next-schema: setup nextest ## Test the store and the API on a schema that a next release has expanded
 	@TOOLHOST_TEST_NEXT_SCHEMA=1 cargo nextest run -p store -p api -E 'not test(/^upgrades|the_process_tells_how_it_is|reading_usage/)'
