@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use tests::Host;
+use tests::{Host, wait};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_call_keeps_outlives_its_session() {
@@ -57,13 +57,8 @@ async fn what_a_call_keeps_outlives_its_session() {
         ensure!(short["result"]["truncated"].is_null(), "{short:#}");
 
         client.delete(&format!("/v1/sessions/{session}")).await?.expect(202)?;
-        let gone = async {
-            while client.get(&format!("/v1/sessions/{session}")).await?.expect(200)?["status"] != "ended" {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            }
-            Ok::<_, anyhow::Error>(())
-        };
-        tokio::time::timeout(std::time::Duration::from_secs(60), gone)
+        let ended = wait::session(client, session, |session| session["status"] == "ended");
+        tokio::time::timeout(std::time::Duration::from_secs(60), ended)
             .await
             .context("the session ends")??;
         let about = client.get(&format!("/v1/artifacts/{whole}")).await?.expect(200)?;

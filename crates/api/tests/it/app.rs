@@ -118,8 +118,9 @@ impl App {
             Worker { store: self.store.clone(), id: lease.worker_id, cursor: ClaimCursor::default() };
         let (store, id) = (self.store.clone(), lease.worker_id);
         tokio::spawn(async move {
+            let mut heartbeat = tokio::time::interval(Duration::from_secs(2));
             loop {
-                tokio::time::sleep(Duration::from_secs(2)).await;
+                heartbeat.tick().await;
                 let _ = store.renew_lease(id).await;
             }
         });

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use domain::{ArtifactKind, Principal, TenantContext};
 use serde_json::{Value, json};
+use store::testing::until;
 use store::{Draft, NewArtifact, SessionFence};
 
 use crate::app::{App, Running, ids};
@@ -160,12 +161,8 @@ async fn a_link_opens_one_artifact_until_it_is_over() {
         .problem(422, "invalid_arguments");
 
     let short = link(&client, &one, &json!({"expires_in_s": 1})).await;
-    let expired = async {
-        while nobody.get(&short).await.status != 401 {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(30), expired).await.expect("it expires");
+    let expired = async || nobody.get(&short).await.status == 401;
+    until("it expires", std::time::Duration::from_secs(30), expired).await;
     let revoked = link(&other, &one, &json!({})).await;
     app.store.revoke_key(&app.operator, maker).await.expect("revokes");
     nobody.get(&revoked).await.problem(401, "unauthenticated");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use domain::{Scope, TenantStatus};
 use serde_json::{Value, json};
+use store::testing::until;
 use store::{Authenticated, NewShell, SessionFence, ShellLog};
 
 use crate::app::App;
@@ -337,12 +338,8 @@ async fn a_suspended_tenant_and_a_revoked_key_are_refused_within_seconds() {
 }
 
 async fn refused_within_seconds(client: &Client, status: u16) {
-    let refused = async {
-        while client.get("/v1/me").await.status != status {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), refused).await.expect("refused within 5 s");
+    until("it is refused", Duration::from_secs(5), async || client.get("/v1/me").await.status == status)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use store::SessionFence;
+use store::testing::until;
 
 use crate::app::{App, ids};
 use crate::client::id_of;
@@ -40,9 +41,10 @@ async fn a_submit_answers_at_once_or_waits_for_the_end() {
     for _ in 0..2 {
         worker.claim().await.finish().await;
     }
-    while client.get(&format!("{path}?status=queued")).await.expect(200)["data"] == json!([]) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("the third is queued", Duration::from_secs(30), async || {
+        client.get(&format!("{path}?status=queued")).await.expect(200)["data"] != json!([])
+    })
+    .await;
     let mut running = worker.claim().await;
     running.write(&[b"hello"]).await;
     running.finish().await;

@@ -1,9 +1,9 @@
 //! When the database goes away: 503 with a time to wait, never 500; streams stay and go on where they were.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
-use store::testing::{Durability, TestDatabase};
+use store::testing::{Durability, TestDatabase, until};
 
 use crate::app::App;
 use crate::client::{Client, id_of};
@@ -56,11 +56,10 @@ async fn a_call_that_was_taken_on_is_answered_though_the_database_goes_away() {
         let call = json!({"tool": "bash", "arguments": {"command": "true"}, "wait_ms": 6_000});
         tokio::spawn(async move { client.post(&path, &json!({"calls": [call]})).await })
     };
-    let until = Instant::now() + Duration::from_secs(4);
-    while client.get("/v1/calls").await.expect(200)["data"].as_array().map(Vec::len) != Some(2) {
-        assert!(Instant::now() < until, "both are taken on");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("both are taken on", Duration::from_secs(4), async || {
+        client.get("/v1/calls").await.expect(200)["data"].as_array().map(Vec::len) == Some(2)
+    })
+    .await;
     app.database.crash().await.expect("crashes");
     let reply = waiting.await.expect("joins");
     let call = reply.expect(202);
@@ -74,9 +73,5 @@ async fn a_call_that_was_taken_on_is_answered_though_the_database_goes_away() {
 }
 
 async fn back(client: &Client, path: &str) {
-    let until = Instant::now() + Duration::from_secs(5);
-    while client.get(path).await.status != 200 {
-        assert!(Instant::now() < until, "back within 5 s");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("it is back", Duration::from_secs(5), async || client.get(path).await.status == 200).await;
 }

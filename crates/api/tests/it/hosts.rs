@@ -1,10 +1,11 @@
 //! Hosts, quotas that are used up, and what a tenant keeps, as operators and tenants meet them.
 
 use serde_json::{Value, json};
+use store::testing::until_some;
 use store::{EngineState, HostCapacity, Metered, Sealed};
 
 use crate::app::{App, ended_call};
-use crate::client::Client;
+use crate::client::{Client, Reply};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_are_listed_cordoned_drained_and_opened() {
@@ -86,17 +87,7 @@ async fn cpu_hours_of_a_day_are_a_quota_that_says_when_it_resets() {
     while app.store.meter_usage().await.expect("meters") != Metered::Nothing {}
     app.database.execute("UPDATE usage_calls SET cpu_ms = 3600000").await.expect("changes");
     // What is known of usage is as old as two seconds.
-    let refused = async {
-        loop {
-            let reply = client.post(&path, &body).await;
-            if reply.status != 202 {
-                break reply;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-    };
-    let refused =
-        tokio::time::timeout(std::time::Duration::from_secs(30), refused).await.expect("is refused");
+    let refused = not_taken(&client, &path, &body).await;
     assert!(!refused.header("retry-after").is_empty());
     let problem = refused.problem(429, "quota_exceeded");
     assert_eq!(
@@ -121,17 +112,8 @@ async fn the_installation_s_own_cap_of_cpu_hours_holds_too() {
     while app.store.meter_usage().await.expect("meters") != Metered::Nothing {}
     app.database.execute("UPDATE usage_calls SET cpu_ms = 24000 * 3600000::bigint").await.expect("changes");
     let path = format!("/v1/sessions/{}/calls", client.session().await);
-    let refused = async {
-        loop {
-            let reply = client.post(&path, &json!({"tool": "bash", "arguments": {"command": "true"}})).await;
-            if reply.status != 202 {
-                break reply;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-    };
-    let refused =
-        tokio::time::timeout(std::time::Duration::from_secs(30), refused).await.expect("is refused");
+    let body = json!({"tool": "bash", "arguments": {"command": "true"}});
+    let refused = not_taken(&client, &path, &body).await;
     assert_eq!(refused.problem(429, "quota_exceeded")["quota"], "cpu_hours_per_day");
 }
 
@@ -146,4 +128,12 @@ async fn an_operator_sets_what_a_tenant_keeps() {
     assert_eq!(admin.get(&path).await.expect(200), set);
     patch(json!({"retention": {"calls_days": 0}})).await.problem(422, "invalid_arguments");
     patch(json!({"retention": {"days": 1}})).await.problem(422, "invalid_arguments");
+}
+
+/// The answer to a call once it is not taken any more.
+async fn not_taken(client: &Client, path: &str, body: &Value) -> Reply {
+    until_some("it is refused", std::time::Duration::from_secs(30), async || {
+        Some(client.post(path, body).await).filter(|reply| reply.status != 202)
+    })
+    .await
 }

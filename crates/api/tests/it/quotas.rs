@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use domain::policy::{LimitRules, Policy};
 use serde_json::{Value, json};
+use store::testing::{until, until_some};
 
 use crate::app::App;
 use crate::client::Client;
@@ -38,12 +39,8 @@ async fn me_says_what_is_left() {
     running.start().await;
     client.submit(&running.call.session_id.to_string()).await;
     running.write(&[b"0123456789"]).await;
-    let counted = async {
-        while left(&client).await["stored_bytes"] != json!(990) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), counted).await.expect("output is counted");
+    let counted = async || left(&client).await["stored_bytes"] == json!(990);
+    until("output is counted", Duration::from_secs(30), counted).await;
     let after = left(&client).await;
     assert_eq!((&after["sessions"], &after["queued_calls"]), (&json!(2), &json!(4)), "{after:#}");
     assert_eq!(after["running_calls"], json!(1));
@@ -67,16 +64,10 @@ async fn a_full_store_refuses_calls_and_answers_those_it_has_accepted() {
     running.write(&[&[b'x'; 2_000]]).await;
     let limits = LimitRules { stored_bytes: Some(1_500), ..LimitRules::default() };
     app.store.set_tenant_policy(&app.operator, tenant, &limited(limits)).await.expect("is set");
-    let refused = async {
-        loop {
-            let reply = client.post(&path, &call).await;
-            if reply.status == 429 {
-                break reply;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let refused = tokio::time::timeout(Duration::from_secs(30), refused).await.expect("is refused");
+    let refused = until_some("it is refused", Duration::from_secs(30), async || {
+        Some(client.post(&path, &call).await).filter(|reply| reply.status == 429)
+    })
+    .await;
     let problem = refused.problem(429, "quota_exceeded");
     assert_eq!((&problem["quota"], &problem["limit"]), (&json!("stored_bytes"), &json!(1_500)));
     assert_eq!(problem["in_use"], 2_000);

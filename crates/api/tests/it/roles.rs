@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use domain::Scope;
 use serde_json::{Value, json};
+use store::testing::until_some;
 
 use crate::app::App;
 use crate::client::{Client, Reply, id_of};
@@ -191,16 +192,11 @@ async fn a_revoked_key_s_calls_and_streams_end_and_its_tenant_s_others_go_on() {
         .set_tenant_status(&app.operator, tenant, domain::TenantStatus::Active)
         .await
         .expect("activates");
-    let ended = async {
-        loop {
-            let reply = other.get(&format!("/v1/calls/{untouched}")).await;
-            if reply.status == 200 {
-                break reply.expect(200);
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let ended = tokio::time::timeout(Duration::from_secs(30), ended).await.expect("is served again");
+    let ended = until_some("it is served again", Duration::from_secs(30), async || {
+        let reply = other.get(&format!("/v1/calls/{untouched}")).await;
+        (reply.status == 200).then(|| reply.expect(200))
+    })
+    .await;
     assert_eq!(
         (&ended["status"], &ended["ended"]["evidence"]["cause"]),
         (&json!("cancelled"), &json!("tenant_suspended"))

@@ -12,7 +12,8 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use store::testing::{until, until_some};
+use tokio::sync::{Notify, Semaphore};
 use tower::ServiceExt;
 
 use crate::app::App;
@@ -133,12 +134,8 @@ fn wait(client: &Client, session: &str, count: usize) -> Vec<tokio::task::JoinHa
 
 /// Until so many requests are under way.
 async fn under_way(app: &App, count: f64) {
-    let wait = async {
-        while app.metric("toolhost_http_requests_in_flight") < count {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), wait).await.expect("they are under way");
+    let are = async || app.metric("toolhost_http_requests_in_flight") >= count;
+    until("they are under way", Duration::from_secs(30), are).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,28 +145,18 @@ async fn a_tenant_that_lets_everything_wait_leaves_room_for_others() {
     let session = greedy.session().await;
     let waiting = wait(&greedy, &session, 2);
     under_way(&app, 2.0).await;
-    let refused = async {
-        loop {
-            let reply = greedy.get("/v1/calls").await;
-            if reply.status == 429 {
-                break reply;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let refused = tokio::time::timeout(Duration::from_secs(30), refused).await.expect("its share is taken");
+    let refused = until_some("its share is taken", Duration::from_secs(30), async || {
+        Some(greedy.get("/v1/calls").await).filter(|reply| reply.status == 429)
+    })
+    .await;
     let problem = refused.problem(429, "quota_exceeded");
     assert_eq!((&problem["quota"], &problem["limit"]), (&json!("requests_under_way"), &json!(2)));
     assert_eq!((refused.header("retry-after"), &problem["retryable"]), ("1", &json!(true)));
     other.get("/v1/calls").await.expect(200);
     other.submit(&other.session().await).await;
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    let again = async {
-        while greedy.get("/v1/calls").await.status == 429 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), again).await.expect("its share is given back");
+    let again = async || greedy.get("/v1/calls").await.status != 429;
+    until("its share is given back", Duration::from_secs(30), again).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,16 +167,10 @@ async fn a_full_process_still_says_how_it_is() {
     let _waiting = [wait(&first, &sessions[0], 1), wait(&second, &sessions[1], 1)];
     under_way(&app, 2.0).await;
     let third = app.tenant("third").await.1;
-    let full = async {
-        loop {
-            let reply = third.get("/v1/me").await;
-            if reply.status == 503 {
-                break reply;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let full = tokio::time::timeout(Duration::from_secs(30), full).await.expect("the process is full");
+    let full = until_some("the process is full", Duration::from_secs(30), async || {
+        Some(third.get("/v1/me").await).filter(|reply| reply.status == 503)
+    })
+    .await;
     full.problem(503, "capacity");
     for path in ["/healthz", "/readyz", "/openapi.json", "/problems/capacity"] {
         assert_eq!(third.with_key("").get(path).await.status, 200, "{path}");
@@ -261,12 +242,14 @@ async fn bodies_that_never_end_are_not_waited_for_without_a_credential() {
 async fn a_flood_of_questions_for_readiness_costs_one_answer() {
     let app = App::start().await;
     let (asked, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let begun = Arc::new(Notify::new());
     let check = {
-        let (asked, open) = (Arc::clone(&asked), Arc::clone(&open));
+        let (asked, open, begun) = (Arc::clone(&asked), Arc::clone(&open), Arc::clone(&begun));
         ReadinessCheck::new("slow", move || {
-            let (asked, open) = (Arc::clone(&asked), Arc::clone(&open));
+            let (asked, open, begun) = (Arc::clone(&asked), Arc::clone(&open), Arc::clone(&begun));
             async move {
                 asked.fetch_add(1, Ordering::SeqCst);
+                begun.notify_one();
                 open.acquire().await.map(drop).map_err(|error| error.to_string())
             }
         })
@@ -279,12 +262,7 @@ async fn a_flood_of_questions_for_readiness_costs_one_answer() {
         tokio::spawn(router.clone().oneshot(request))
     };
     let first = ask();
-    let begun = async {
-        while asked.load(Ordering::SeqCst) == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), begun).await.expect("it looks");
+    tokio::time::timeout(Duration::from_secs(30), begun.notified()).await.expect("it looks");
     // Who asked first goes away; the others are answered by what it had asked for.
     first.abort();
     let flood: Vec<_> = (0..500).map(|_| ask()).collect();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use domain::{Scope, TenantStatus};
 use serde_json::json;
+use store::testing::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -43,12 +44,7 @@ fn connections(app: &App) -> f64 {
 
 /// Waits until no more connections are open than this.
 async fn closed(app: &App, others: f64) {
-    let closed = async {
-        while connections(app) > others {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), closed).await.expect("its connection is closed");
+    until("its connection is closed", Duration::from_secs(60), async || connections(app) <= others).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

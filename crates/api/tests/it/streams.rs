@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use domain::{Scope, ShellId};
 use serde_json::json;
 use store::SessionFence;
+use store::testing::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
@@ -155,9 +156,8 @@ async fn a_submit_may_stream_at_once() {
     });
     let mut worker = app.worker().await;
     worker.serve_sessions().await;
-    while client.get("/v1/calls").await.expect(200)["data"] == json!([]) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let submitted = async || client.get("/v1/calls").await.expect(200)["data"] != json!([]);
+    until("it is submitted", Duration::from_secs(30), submitted).await;
     let mut running = worker.claim().await;
     running.write(&[b"hi"]).await;
     let id = running.id();
@@ -198,11 +198,7 @@ async fn a_signed_url_opens_one_stream_and_nothing_else() {
     let short =
         client.post(&format!("/v1/calls/{id}/stream_url"), &json!({"expires_in_s": 1})).await.expect(201);
     let short = short["url"].as_str().expect("a url").to_owned();
-    let until = Instant::now() + Duration::from_secs(5);
-    while nobody.get(&short).await.status != 401 {
-        assert!(Instant::now() < until, "it expires");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until("it expires", Duration::from_secs(5), async || nobody.get(&short).await.status == 401).await;
     for seconds in [0, 3_601] {
         let reply =
             client.post(&format!("/v1/calls/{id}/stream_url"), &json!({"expires_in_s": seconds})).await;
@@ -273,11 +269,8 @@ async fn streams_are_capped_per_tenant_and_in_all() {
     let third = other.stream(&theirs, &[]).await;
     ask(&other, &theirs).await.problem(503, "capacity");
     drop((open, third));
-    let until = Instant::now() + Duration::from_secs(5);
-    while app.metric("toolhost_sse_streams") > 0.0 {
-        assert!(Instant::now() < until, "closed streams are given back");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let given_back = async || app.metric("toolhost_sse_streams") == 0.0;
+    until("closed streams are given back", Duration::from_secs(5), given_back).await;
     assert_eq!(client.stream(&path, &[]).await.response_status, 200);
 }
 
@@ -321,18 +314,14 @@ async fn a_reader_that_reads_nothing_is_closed_and_one_that_is_slow_gets_everyth
     let text = String::from_utf8_lossy(&all);
     assert!(text.contains("event: call.ended") && text.contains("event: end"), "the slow one has all of it");
     assert_eq!(text.matches("event: call.output").count(), 160);
-    while app.metric("toolhost_sse_slow_consumers_total") < 1.0 || app.metric("toolhost_sse_streams") > 0.0 {
-        assert!(
-            started.elapsed() < Duration::from_secs(30),
-            "the stream of the reader that reads nothing is closed"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let left = || Duration::from_secs(30).saturating_sub(started.elapsed());
+    until("the stream of the reader that reads nothing is closed", left(), async || {
+        app.metric("toolhost_sse_slow_consumers_total") >= 1.0 && app.metric("toolhost_sse_streams") == 0.0
+    })
+    .await;
     // Not only its stream: the connection too, though nobody polls a body whose socket is full.
-    while app.metric("toolhost_http_connections") > 1.0 {
-        assert!(started.elapsed() < Duration::from_secs(30), "its connection is closed");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let closed = async || app.metric("toolhost_http_connections") <= 1.0;
+    until("its connection is closed", left(), closed).await;
     let mut rest = Vec::new();
     let _ = never.read_to_end(&mut rest).await;
     assert!(rest.len() < 160 * 60_000);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use domain::TenantStatus;
 use serde_json::{Value, json};
+use store::testing::until;
 
 use crate::app::App;
 use crate::client::Client;
@@ -373,12 +374,8 @@ async fn expiry_and_suspension_end_what_a_token_has_open() {
     assert_eq!(stream.response_status, 200);
     app.store.set_tenant_status(&app.operator, tenant, TenantStatus::Suspended).await.expect("suspends");
     stream.rest().await;
-    let refused = async {
-        while long.get("/v1/me").await.status != 403 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), refused).await.expect("refused");
+    let refused = async || long.get("/v1/me").await.status == 403;
+    until("it is refused", Duration::from_secs(30), refused).await;
     long.get("/v1/me").await.problem(403, "tenant_suspended");
 }
 
@@ -449,12 +446,8 @@ async fn published_keys_are_kept_while_their_issuer_is_down_and_change_when_it_i
         client("one").get("/v1/me").await.expect(200);
     }
     server.answer(Answer::Keys(issuer.jwks("two")));
-    let changed = async {
-        while client("two").get("/v1/me").await.status != 200 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), changed).await.expect("the new key is taken");
+    let changed = async || client("two").get("/v1/me").await.status == 200;
+    until("the new key is taken", Duration::from_secs(60), changed).await;
     client("one").get("/v1/me").await.problem(401, "unauthenticated");
 }
 
@@ -474,12 +467,8 @@ async fn a_token_whose_key_may_still_come_is_not_held_against_its_address() {
         key.with_key(&token("one")).get("/v1/me").await.problem(503, "issuer_unavailable");
     }
     server.answer(Answer::Keys(issuer.jwks("one")));
-    let read = async {
-        while key.with_key(&token("one")).get("/v1/me").await.status != 200 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), read).await.expect("the keys are read");
+    let read = async || key.with_key(&token("one")).get("/v1/me").await.status == 200;
+    until("the keys are read", Duration::from_secs(60), read).await;
     key.with_key("th_wrong").get("/v1/me").await.problem(401, "unauthenticated");
 
     // A new key whose issuer was asked a moment ago, or does not answer now.

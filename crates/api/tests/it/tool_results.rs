@@ -3,6 +3,7 @@
 use domain::call::Outcome;
 use domain::{CallEnded, CallError, CallResult, CallStatus, CallUsage, Code, ContentBlock, EndReason};
 use serde_json::{Value, json};
+use store::testing::until;
 
 use crate::app::App;
 use crate::client::Client;
@@ -31,12 +32,10 @@ fn send(client: &Client, session: &str, body: Value) -> tokio::task::JoinHandle<
 /// Waits until so many calls of the session are queued.
 async fn queued(client: &Client, session: &str, count: usize) {
     let path = format!("/v1/sessions/{session}/calls?status=queued");
-    let wait = async {
-        while client.get(&path).await.expect(200)["data"].as_array().expect("a list").len() < count {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(30), wait).await.expect("queued within 30 s");
+    until("they are queued", std::time::Duration::from_secs(30), async || {
+        client.get(&path).await.expect(200)["data"].as_array().expect("a list").len() >= count
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

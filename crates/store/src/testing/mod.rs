@@ -10,6 +10,7 @@
 mod cluster;
 mod fixture;
 mod pooler;
+mod wait;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,7 @@ use cluster::Cluster;
 pub use cluster::Durability;
 pub use fixture::{admission, new_session, operator, running_session, tenant};
 pub use pooler::Pooler;
+pub use wait::{until, until_some};
 
 use crate::{DatabaseConfig, Store};
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use chrono::TimeDelta;
 use domain::policy::Policy;
 use domain::{CallId, CallStatus, Scope, ShellId, TenantStatus};
-use store::testing::{TestDatabase, operator, running_session, tenant};
+use store::testing::{TestDatabase, operator, running_session, tenant, until};
 use store::{
     AuditFilter, AuthRefusal, Authenticated, Hint, NewKey, NewShell, NewTenant, Page, SessionFence, ShellEnd,
     ShellLog, ShellToEnd, ShellWish, Store, StoreError,
@@ -126,18 +126,12 @@ async fn revocation_and_suspension_hold_in_other_processes_within_seconds() -> R
     }
     here.revoke_key(&operator(), key.id).await?;
     here.set_tenant_status(&operator(), context.tenant_id(), TenantStatus::Suspended).await?;
-    let start = std::time::Instant::now();
-    loop {
-        let (first, second) =
-            (there.authenticate(plain.reveal(), None).await, there.authenticate(second.reveal(), None).await);
-        match (first, second) {
-            (Err(AuthRefusal::Revoked), Err(AuthRefusal::TenantSuspended)) => break,
-            _ if start.elapsed().as_secs() < 5 => {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await
-            }
-            answer => bail!("{answer:?}"),
-        }
-    }
+    until("it holds everywhere", std::time::Duration::from_secs(5), async || {
+        let first = there.authenticate(plain.reveal(), None).await;
+        let second = there.authenticate(second.reveal(), None).await;
+        matches!((first, second), (Err(AuthRefusal::Revoked), Err(AuthRefusal::TenantSuspended)))
+    })
+    .await;
     assert!(here.get_session(&context, session.id).await?.end_requested);
     here.set_tenant_status(&operator(), context.tenant_id(), TenantStatus::Active).await?;
     assert!(there.authenticate(second.reveal(), None).await.is_ok());

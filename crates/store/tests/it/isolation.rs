@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use domain::StreamName;
 use rand::RngExt;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
-use store::testing::{TestDatabase, admission, operator, running_session, tenant};
+use store::testing::{TestDatabase, admission, operator, running_session, tenant, until};
 use store::{
     Admitted, Announce, AuditFilter, AuditRow, CallFilter, ContextWish, CreatedContext, Fence, NewContext,
     NewKey, NewShell, OutputOwner, Page, SessionFence, SessionFilter, SessionPatch, ShellLog, StoreError,
@@ -267,14 +267,12 @@ async fn a_dropped_future_never_leaves_its_tenant_behind() -> Result<()> {
     assert_eq!(broken, 0, "no connection was handed out inside a transaction");
     let mut superuser = database.superuser().await?;
     let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
-    for _ in 0..50 {
-        let row = sqlx::query(open).fetch_one(&mut superuser).await?;
-        if row.get::<i64, _>(0) == 0 {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    bail!("a transaction stayed open")
+    until("no transaction is open", Duration::from_secs(5), async || {
+        let row = sqlx::query(open).fetch_one(&mut superuser).await;
+        row.expect("counts").get::<i64, _>(0) == 0
+    })
+    .await;
+    Ok(())
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use domain::call::Outcome;
 use domain::usage::{CallFigures, Period};
 use domain::{CallEnded, CallError, CallStatus, CallUsage, Code, EndReason, TenantContext, WorkerId};
 use sqlx::{Connection, Executor, Row};
-use store::testing::{TestDatabase, admission, operator, running_session, tenant};
+use store::testing::{TestDatabase, admission, operator, running_session, tenant, until_some};
 use store::{
     Announce, CallDecision, Fence, HourFilter, Metered, NewShell, Page, Sealed, SessionFence, ShellEnd,
     ShellLog, Store, UsageGroup,
@@ -184,18 +184,12 @@ async fn a_crash_of_the_database_neither_loses_nor_doubles_what_was_used() -> Re
     database.start().await?;
     metering.await?;
     // Connections from before the crash break when they are used.
-    let counted = async {
-        loop {
-            if meter(&store).await.is_ok()
-                && let Ok(totals) = totals(&store, &context).await
-            {
-                return totals.calls;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    let counted = tokio::time::timeout(Duration::from_secs(60), counted).await;
-    assert_eq!(counted.context("the database is back")?, 25);
+    let counted = until_some("the database is back", Duration::from_secs(60), async || {
+        meter(&store).await.ok()?;
+        totals(&store, &context).await.ok()
+    })
+    .await;
+    assert_eq!(counted.calls, 25);
     Ok(())
 }
 
@@ -315,17 +309,11 @@ async fn reading_usage_looks_at_indexes_only() -> Result<()> {
     store.refusals(&context, period).await?;
     store.cpu_ms_since(&context, period.from).await?;
     store.close().await;
-    let told = async {
-        loop {
-            raw.execute("SELECT pg_stat_clear_snapshot()").await?;
-            let now = scans(&mut raw).await?;
-            if now.1 >= before.1 + 8 {
-                return Ok::<_, anyhow::Error>(now);
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let after = tokio::time::timeout(Duration::from_secs(30), told).await.context("scans are counted")??;
+    let after = until_some("scans are counted", Duration::from_secs(30), async || {
+        raw.execute("SELECT pg_stat_clear_snapshot()").await.expect("clears");
+        Some(scans(&mut raw).await.expect("counts")).filter(|now| now.1 >= before.1 + 8)
+    })
+    .await;
     assert_eq!(after.0, before.0, "no table was read from its beginning to its end");
     Ok(())
 }
