@@ -107,9 +107,18 @@ is_our_engine() {
     [[ $pid =~ ^[0-9]+$ && -r /proc/$pid/comm && $(< "/proc/$pid/comm") == dockerd ]]
 }
 
+# An engine that was never stopped leaves the state of its containers in /run/docker.
+# Where /run outlives a boot, that state names processes of before it, and gVisor's
+# clearing away ends them by their number alone: whoever has it now, the new engine too.
+forget_dead_containers() {
+    ! pgrep_dockerd && ! pgrep -f 'containerd-shim.* -namespace moby' >/dev/null || return 0
+    as_root rm -rf --one-file-system /run/docker/runtime-* /run/docker/containerd/daemon/io.containerd.runtime.v*
+}
+
 start_engine() {
     mkdir -p "$state"
     is_our_engine || rm -f "$pid_file"
+    forget_dead_containers
     mount_cgroups_if_none
     local options=(--pidfile "$pid_file")
     (( EUID == 0 )) || options+=(--group "$(id -gn)")
