@@ -20,6 +20,7 @@ mod output;
 mod pages;
 mod pooler;
 mod pruned;
+mod published_keys;
 mod quotas;
 mod rates;
 mod roles;

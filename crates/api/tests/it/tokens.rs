@@ -9,9 +9,7 @@ use store::testing::until;
 
 use crate::app::App;
 use crate::client::Client;
-use crate::issuer::{
-    AUDIENCE, Answer, ISSUER, Issuer, KeyServer, RSA_PEM, claims, hs256, part, signed, signed_text,
-};
+use crate::issuer::{AUDIENCE, ISSUER, Issuer, RSA_PEM, claims, hs256, part, signed, signed_text};
 
 async fn app(issuer: &Issuer) -> App {
     App::with(|config| {
@@ -406,112 +404,6 @@ async fn who_shows_a_good_signature_is_not_throttled_for_an_address_s_guesses() 
     let opened = async |url: &str| key.with_key("").stream(url, &[]).await.response_status;
     assert_eq!(opened(&good).await, 200);
     assert_eq!((opened(&revoked).await, opened(&revoked).await), (401, 429), "its signature is good once");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn published_keys_are_kept_while_their_issuer_is_down_and_change_when_it_is_back() {
-    let issuer = Issuer::new();
-    let server = KeyServer::start(Answer::Keys(issuer.jwks("one"))).await;
-    let app = App::with(|config| {
-        config.issuers = vec![issuer.published(&server.url, Duration::from_millis(200))];
-    })
-    .await;
-    let (tenant, key) = app.tenant("acme").await;
-    let claims = claims(&tenant.to_string(), 600);
-    let client = |kid: &str| {
-        key.with_key(&signed(&json!({"alg": "RS256", "kid": kid}), &claims, |text| issuer.rs256(text)))
-    };
-    client("one").get("/v1/me").await.expect(200);
-    let ec = signed(&json!({"alg": "ES256", "kid": "one-ec"}), &claims, |text| issuer.es256(text));
-    key.with_key(&ec).get("/v1/me").await.expect(200);
-    // A published secret is none.
-    let oct = signed(&json!({"alg": "HS256", "kid": "oct"}), &claims, |text| hs256(&[0, 0, 0], text));
-    key.with_key(&oct).get("/v1/me").await.problem(401, "unauthenticated");
-    for answer in [
-        Answer::Status(500),
-        Answer::Status(302),
-        Answer::Huge(300 * 1024),
-        Answer::Keys(json!({"keys": []})),
-        Answer::Keys(json!([1])),
-        Answer::Never,
-    ] {
-        let before = server.asked();
-        server.answer(answer);
-        let asked = async {
-            while server.asked() == before {
-                client("two").get("/v1/me").await.problem(401, "unauthenticated");
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), asked).await.expect("the issuer is asked again");
-        client("one").get("/v1/me").await.expect(200);
-    }
-    server.answer(Answer::Keys(issuer.jwks("two")));
-    let changed = async || client("two").get("/v1/me").await.status == 200;
-    until("the new key is taken", Duration::from_secs(60), changed).await;
-    client("one").get("/v1/me").await.problem(401, "unauthenticated");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_token_whose_key_may_still_come_is_not_held_against_its_address() {
-    let issuer = Issuer::new();
-    let server = KeyServer::start(Answer::Status(500)).await;
-    let app = App::with(|config| {
-        config.issuers = vec![issuer.published(&server.url, Duration::from_millis(200))];
-        config.failed_auth_per_minute = 2;
-    })
-    .await;
-    let (tenant, key) = app.tenant("acme").await;
-    let claims = claims(&tenant.to_string(), 600);
-    let token = |kid: &str| signed(&json!({"alg": "RS256", "kid": kid}), &claims, |text| issuer.rs256(text));
-    for _ in 0..5 {
-        key.with_key(&token("one")).get("/v1/me").await.problem(503, "issuer_unavailable");
-    }
-    server.answer(Answer::Keys(issuer.jwks("one")));
-    let read = async || key.with_key(&token("one")).get("/v1/me").await.status == 200;
-    until("the keys are read", Duration::from_secs(60), read).await;
-    key.with_key("th_wrong").get("/v1/me").await.problem(401, "unauthenticated");
-
-    // A new key whose issuer was asked a moment ago, or does not answer now.
-    for least_interval in [Duration::from_secs(3_600), Duration::from_millis(1)] {
-        let server = KeyServer::start(Answer::Keys(issuer.jwks("one"))).await;
-        let app = App::with(|config| {
-            config.issuers = vec![issuer.published(&server.url, least_interval)];
-            config.failed_auth_per_minute = 2;
-        })
-        .await;
-        let (tenant, key) = app.tenant("acme").await;
-        let claims = self::claims(&tenant.to_string(), 600);
-        let token =
-            |kid: &str| signed(&json!({"alg": "RS256", "kid": kid}), &claims, |text| issuer.rs256(text));
-        key.with_key(&token("one")).get("/v1/me").await.expect(200);
-        server.answer(Answer::Status(500));
-        for _ in 0..5 {
-            key.with_key(&token("two")).get("/v1/me").await.problem(401, "unauthenticated");
-        }
-        // Whoever is wrong in another way is counted.
-        let forged = signed(&json!({"alg": "RS256", "kid": "one"}), &claims, |_| vec![0; 256]);
-        let statuses = async |text: &str| key.with_key(text).get("/v1/me").await.status;
-        assert_eq!((statuses(&forged).await, statuses(&forged).await), (401, 401));
-        assert_eq!(statuses(&forged).await, 429);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn made_up_key_names_ask_the_issuer_once() {
-    let issuer = Issuer::new();
-    let server = KeyServer::start(Answer::Keys(issuer.jwks("one"))).await;
-    let app = App::with(|config| {
-        config.issuers = vec![issuer.published(&server.url, Duration::from_secs(3_600))];
-    })
-    .await;
-    let (tenant, key) = app.tenant("acme").await;
-    let claims = claims(&tenant.to_string(), 600);
-    for n in 0..40 {
-        let header = json!({"alg": "RS256", "kid": format!("made-up-{n}")});
-        let token = signed(&header, &claims, |text| issuer.rs256(text));
-        key.with_key(&token).get("/v1/me").await.problem(401, "unauthenticated");
-    }
-    assert_eq!(server.asked(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
