@@ -1,15 +1,11 @@
 //! Answers that go on, cut when whoever reads them may not any more.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
 use domain::Scope;
-use hyper::body::{Body as _, Frame, SizeHint};
-use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
+use hyper::body::Body as _;
+use tokio_util::sync::CancellationToken;
 
+use super::guarded;
 use crate::service::access::Credential;
 use crate::service::vigil;
 use crate::state::ApiState;
@@ -35,11 +31,7 @@ pub(crate) fn judged(
         return response;
     }
     let (over, done) = (CancellationToken::new(), CancellationToken::new());
-    let goes_on = GoesOn {
-        over: Box::pin(over.clone().cancelled_owned()),
-        _done: done.clone().drop_guard(),
-        body: Body::empty(),
-    };
+    let (mut ended, goes_on) = (Box::pin(over.clone().cancelled_owned()), done.clone().drop_guard());
     let state = state.clone();
     tokio::spawn(async move {
         tokio::select! {
@@ -49,34 +41,10 @@ pub(crate) fn judged(
         over.cancel();
         vigil::let_go(&credential, done.cancelled()).await;
     });
-    response.map(|body| Body::new(GoesOn { body, ..goes_on }))
-}
-
-struct GoesOn {
-    body: Body,
-    over: Pin<Box<WaitForCancellationFutureOwned>>,
-    _done: DropGuard,
-}
-
-impl hyper::body::Body for GoesOn {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.over.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Some(Err(axum::Error::new(NotAnyMore))));
-        }
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    response.map(|body| {
+        guarded(body, move |cx| {
+            let _goes_on = &goes_on;
+            ended.as_mut().poll(cx).is_ready().then(|| axum::Error::new(NotAnyMore))
+        })
+    })
 }

@@ -28,6 +28,7 @@ mod events;
 mod extract;
 mod files;
 mod forms;
+mod guarded;
 mod health;
 mod hosts;
 mod keys;
@@ -74,6 +75,7 @@ use utoipa_axum::routes;
 
 pub use address::{NoProxy, PeerAddress, TrustedProxy};
 pub(crate) use cut::Judged;
+pub(crate) use guarded::guarded;
 pub(crate) use under_way::UnderWay;
 
 use crate::health::Readiness;

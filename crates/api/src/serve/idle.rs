@@ -3,18 +3,15 @@
 //! HTTP/1 has its time for the next request's head. A connection of HTTP/2 lives as long as its client answers pings, without a request
 //! and without a credential, and holds one of the places for connections.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::timeout;
+
+use crate::http::guarded;
 
 /// What is under way on one connection.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +51,12 @@ pub(crate) struct Open(Arc<Counts>);
 impl Open {
     /// Lasts as long as this answer.
     pub(crate) fn held_by(self, response: Response) -> Response {
-        response.map(|body| Body::new(Held { body, _open: self }))
+        response.map(|body| {
+            guarded(body, move |_| {
+                let _open = &self;
+                None
+            })
+        })
     }
 }
 
@@ -62,31 +64,6 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::SeqCst);
         self.0.changed.notify_one();
-    }
-}
-
-struct Held {
-    body: Body,
-    _open: Open,
-}
-
-impl hyper::body::Body for Held {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
