@@ -392,7 +392,7 @@ pub struct Call {
     pub metadata: BTreeMap<String, String>,
     /// When it was admitted.
     pub created_at: DateTime<Utc>,
-    /// When it was first started.
+    /// When it was first started, or when its turn came that it stood in line for.
     pub started_at: Option<DateTime<Utc>>,
     /// When it ended.
     pub ended_at: Option<DateTime<Utc>>,

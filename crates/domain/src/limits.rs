@@ -160,8 +160,8 @@ pub const EXCHANGE_BACKLOG: usize = 16;
 pub const EXCHANGES_PER_SESSION: usize = 64;
 /// Calls of a session that only wait and take no slot; further ones keep theirs.
 pub const RESTING_PER_SESSION: usize = 64;
-/// Calls of a session that wait without a slot for their turn in a named shell or a context; further ones keep their slots as they wait.
-pub const IN_LINE_PER_SESSION: usize = 16;
+/// Calls of a session that wait for their turn in a named shell or a context, or to write to a shell; a further one is refused.
+pub const IN_LINE_PER_SESSION: usize = 64;
 /// Exchanges that one connection between two processes carries at the same time.
 pub const EXCHANGES_PER_CONNECTION: u32 = 1_024;
 /// How long an API process looks for the worker of a session that is starting or being taken over, in milliseconds.

@@ -22,6 +22,7 @@ use crate::db::{read, signed, unknown_word, unsigned};
 use crate::ending::{EndedCall, record_ends};
 use crate::event_batch::{EndOp, WriteOp};
 use crate::json::{clean, sanitised};
+use crate::sessions::narrow;
 use crate::{Result, Store, StoreError};
 
 /// The right of a worker to write for one attempt of a call.
@@ -105,6 +106,25 @@ impl Store {
             return Ok(Appended { first_seq, last_seq, at: self.clock().now() });
         }
         self.writer().write(prepare(APPEND, fence, announce, events, None)?).await
+    }
+
+    /// The call stood in line, and its turn begins now: that is when it started. [`crate::StoreError::Stale`] when the holder was superseded.
+    pub async fn begin_turn(&self, fence: &Fence) -> Result<()> {
+        const OPERATION: &str = "begin turn";
+        let mut conn = self.db().system(OPERATION).await?;
+        let changed = conn
+            .execute(
+                sqlx::query(
+                    "UPDATE calls SET started_at = statement_timestamp()
+                     WHERE id = $1 AND attempt = $2 AND worker_id = $3 AND ended_at IS NULL",
+                )
+                .bind(fence.call_id.uuid())
+                .bind(narrow(fence.attempt))
+                .bind(fence.worker_id.uuid()),
+            )
+            .await?;
+        conn.end().await?;
+        if changed == 0 { Err(StoreError::Stale { operation: OPERATION }) } else { Ok(()) }
     }
 
     /// Ends a call: its remaining events, `call.started` if it was not announced, its result, `call.ended` and the

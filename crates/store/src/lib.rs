@@ -31,6 +31,7 @@ mod hosts;
 mod idempotency;
 mod json;
 mod keys;
+mod line;
 mod maintenance;
 mod metrics;
 mod migrate;

@@ -6,8 +6,8 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::db::{Conn, read, read_found, signed};
-use crate::error::translate;
 use crate::json::sanitised_text;
+use crate::line::{Line, earlier_call};
 use crate::{AuditRow, Result, SessionFence, Store, StoreError};
 
 /// What a command has left of a named shell, for the next one.
@@ -75,22 +75,9 @@ impl Store {
                 false => StoreError::Stale { operation: OPERATION },
             });
         };
-        let earlier = conn
-            .optional(
-                sqlx::query(
-                    "SELECT id FROM calls WHERE session_id = $1 AND id < $2 AND id >= $1
-                       AND status IN ('queued', 'starting', 'running') AND tool = 'bash' AND arguments->>'shell' = $3
-                     ORDER BY id DESC LIMIT 1",
-                )
-                .bind(fence.session_id.uuid())
-                .bind(call.uuid())
-                .bind(name.as_str()),
-            )
-            .await?;
+        let earlier = earlier_call(&mut conn, OPERATION, fence.session_id, call, Line::Shell(name)).await?;
         conn.end().await?;
-        let earlier = earlier.map(|row| row.try_get::<Uuid, _>("id")).transpose();
-        let earlier = earlier.map_err(|error| translate(OPERATION, error))?;
-        Ok((read_found(OPERATION, Some(row), kept)?, earlier.map(CallId::from_uuid)))
+        Ok((read_found(OPERATION, Some(row), kept)?, earlier))
     }
 
     /// A named shell is so from now on. False when it was deleted meanwhile: then the name's next use begins anew.

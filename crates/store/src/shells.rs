@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::db::{Conn, Lock, read, read_found, signed, unknown_word, unsigned};
 use crate::error::translate;
 use crate::json::{sanitised, sanitised_text};
+use crate::line::{Line, earlier_call};
 use crate::{Result, SessionFence, Store, StoreError};
 
 /// What [`shell`] reads.
@@ -175,24 +176,9 @@ impl Store {
     ) -> Result<Option<CallId>> {
         const OPERATION: &str = "find earlier input";
         let mut conn = self.db().system(OPERATION).await?;
-        let row = conn
-            .optional(
-                sqlx::query(
-                    "SELECT id FROM calls WHERE session_id = $1 AND id < $2 AND id >= $1
-                       AND status IN ('queued', 'starting', 'running') AND tool = 'bash_input'
-                       AND arguments->>'shell_id' IN ($3, $4)
-                       AND (arguments ? 'stdin' OR arguments->>'close' = 'true')
-                     ORDER BY id DESC LIMIT 1",
-                )
-                .bind(fence.session_id.uuid())
-                .bind(call.uuid())
-                .bind(shell.id.to_string())
-                .bind(shell.name.as_ref().map(ShellName::as_str)),
-            )
-            .await?;
+        let earlier = earlier_call(&mut conn, OPERATION, fence.session_id, call, Line::Input(shell)).await?;
         conn.end().await?;
-        let earlier = row.map(|row| row.try_get::<Uuid, _>("id")).transpose();
-        Ok(earlier.map_err(|error| translate(OPERATION, error))?.map(CallId::from_uuid))
+        Ok(earlier)
     }
 
     /// Adds to a shell's log. Pieces that are there already are left as they are, so a batch may be sent again.

@@ -250,6 +250,36 @@ async fn line(
     Ok((first, of))
 }
 
+/// A time that is over while a call stands in line, and more than its own work takes.
+const SHORT_MS: u64 = 10_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_has_an_end_beyond_which_calls_are_refused() {
+    const IN_LINE: usize = domain::limits::IN_LINE_PER_SESSION;
+    Host::test(&[("policy.limits.session_running_calls", "2")], async |host| {
+        let client = &host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        let (first, of) = line(client, &session, "bash", "gate").await?;
+        let mut calls = Vec::new();
+        for _ in 0..=IN_LINE {
+            calls.push(client.submit_with(&session, of("N=$((N + 1))", 300_000)).await?);
+        }
+        let refused = client.ended(&calls[IN_LINE]).await?;
+        ensure!(refused["status"] == "failed" && refused["error"]["code"] == "queue_full", "{refused:#}");
+        ensure!(client.call(&first).await?["status"] == "running");
+        // There is a slot for the call that the first one needs to go on.
+        client.bash(&session, "touch gate").await?;
+        for call in &calls[..IN_LINE] {
+            let ended = client.ended(call).await?;
+            ensure!(ended["status"] == "succeeded", "{ended:#}");
+        }
+        let last = client.ended(&client.submit_with(&session, of("echo $N", 300_000)).await?).await?;
+        ensure!(last["result"]["structured"]["stdout"] == format!("{IN_LINE}\n"), "{last:#}");
+        Ok(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_in_line_take_no_slot_and_can_be_ended() {
     Host::test(&[("policy.limits.session_running_calls", "2")], async |host| {
@@ -275,10 +305,18 @@ async fn calls_in_line_take_no_slot_and_can_be_ended() {
             ensure!(client.call(&first).await?["status"] == "running", "what they wait for goes on");
             // It needs another call to go on, for which there is a slot. Who waits longer than its timeout meanwhile has all of it still.
             client.bash(&session, &format!("sleep 3.5; touch {kind}")).await?;
+            let mut started = String::new();
             for call in [&first, &calls[0], &calls[2], &calls[3], &calls[4]] {
                 let ended = client.ended(call).await?;
                 ensure!(ended["status"] == "succeeded", "{ended:#}");
+                // Each starts with its turn, whose time is its own alone.
+                let starts = ended["started_at"].as_str().context("started")?.to_owned();
+                ensure!(starts > started, "{ended:#}");
+                started = starts;
             }
+            let waited = client.call(&calls[4]).await?;
+            let usage = |name: &str| waited["usage"][name].as_u64().unwrap_or_default();
+            ensure!(usage("queue_ms") >= 3_500 && usage("duration_ms") < usage("queue_ms"), "{waited:#}");
             let last = client.ended(&client.submit_with(&session, of(show, 300_000)).await?).await?;
             ensure!(last["result"]["structured"]["stdout"] == "01345\n", "{last:#}");
         }
@@ -299,8 +337,8 @@ async fn a_call_in_line_can_be_ended_after_its_worker_died() {
         for (kind, set, show) in [("bash", "N=1", "echo $N"), ("python", "N = 1", "print(N)")] {
             let (first, of) = line(client, &session, kind, kind).await?;
             let mut calls = vec![first];
-            for code in [set, show] {
-                calls.push(client.submit_with(&session, of(code, 300_000)).await?);
+            for (code, timeout_ms) in [(set, 300_000), (show, SHORT_MS)] {
+                calls.push(client.submit_with(&session, of(code, timeout_ms)).await?);
             }
             for call in &calls {
                 tests::wait::until("it is in line", async || {
@@ -319,7 +357,8 @@ async fn a_call_in_line_can_be_ended_after_its_worker_died() {
             ensure!(cancelled["status"] == "cancelled" && cancelled["attempt"] == 2, "{cancelled:#}");
             ensure!(client.call(&calls[0]).await?["status"] == "running", "what they wait for goes on");
         }
-        client.bash(&session, "touch bash python").await?;
+        // Who has stood in line for longer than its time, under two workers, has all of it.
+        client.bash(&session, &format!("sleep {}; touch bash python", SHORT_MS / 1_000)).await?;
         for calls in &lines {
             ensure!(client.ended(&calls[0]).await?["status"] == "succeeded");
             let last = client.ended(&calls[2]).await?;

@@ -114,7 +114,7 @@ pub struct CallView {
     pub interaction_id: Option<String>,
     /// When it was admitted.
     pub created_at: Time,
-    /// When it was first started.
+    /// When it was first started, or when its turn came that it stood in line for.
     pub started_at: Option<Time>,
     /// When it ended.
     pub ended_at: Option<Time>,

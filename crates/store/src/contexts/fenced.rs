@@ -8,6 +8,7 @@ use super::{ContextName, DEFAULT_CWD, context};
 use crate::db::{Conn, Lock, read, signed};
 use crate::error::translate;
 use crate::json::sanitised;
+use crate::line::{Line, earlier_call};
 use crate::{Result, SessionFence, Store, StoreError};
 
 impl Store {
@@ -58,26 +59,10 @@ impl Store {
             return Err(StoreError::NotFound { operation: OPERATION });
         };
         let found = context(&row).map_err(|error| translate(OPERATION, error))?;
-        let earlier = conn
-            .optional(
-                sqlx::query(
-                    "SELECT id FROM calls WHERE session_id = $1 AND id < $2 AND id >= $1
-                       AND status IN ('queued', 'starting', 'running') AND tool = 'python_execute'
-                       AND (arguments->>'context_id' = $3 OR arguments->>'context' = $4)
-                     ORDER BY id DESC LIMIT 1",
-                )
-                .bind(fence.session_id.uuid())
-                .bind(call.uuid())
-                .bind(found.id.to_string())
-                .bind(&found.name),
-            )
-            .await?;
+        let line = Line::Context { id: found.id, name: found.name.as_deref() };
+        let earlier = earlier_call(&mut conn, OPERATION, fence.session_id, call, line).await?;
         conn.end().await?;
-        let earlier = earlier
-            .map(|row| row.try_get::<Uuid, _>("id"))
-            .transpose()
-            .map_err(|error| translate(OPERATION, error))?;
-        Ok((found, earlier.map(CallId::from_uuid)))
+        Ok((found, earlier))
     }
 
     async fn tenant_of(&self, conn: &mut Conn, fence: &SessionFence) -> Result<Uuid> {

@@ -10,9 +10,9 @@ use domain::{Call, CallResult, CallUsage};
 use futures_util::FutureExt;
 use serde_json::Map;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
+use super::clock::Clock;
 use super::keep;
 use super::outcome::{Cause, Circumstances, Execution, Report, report};
 use super::{CallLog, Consumption, RunningCall, Start};
@@ -22,8 +22,6 @@ use crate::ports::CallPorts;
 use crate::session::{NotServing, OwnedSession, Serving};
 use crate::tenure::Tenure;
 
-/// How much later than the agent this worker calls a call's time over.
-const DEADLINE_SLACK: Duration = Duration::from_millis(250);
 /// How long what was ended may take to be gone: grace, the agent's budget of 2 s, one silence of the link, slack.
 const END_LIMIT: Duration = Duration::from_millis(KILL_GRACE_MS + 2_000 + protocol_silence_ms() + 3_000);
 
@@ -41,8 +39,7 @@ pub(crate) struct Facts {
     /// The slot that it takes, and what it has in its place while it only waits.
     pub(crate) place: Place,
     pub(crate) how: Start,
-    /// When the agent is to end what the call runs. [`Facts::deadline`] says it.
-    deadline: Mutex<Instant>,
+    pub(crate) clock: Clock,
     /// Something with effects was asked of the sandbox, or may have been by a worker before.
     pub(crate) begun: AtomicBool,
     /// A shell of the call lives on.
@@ -73,14 +70,15 @@ impl Place {
         }
     }
 
-    /// The call waits for its turn, and its slot goes to others until then, if the session has room for one more in line.
-    pub(crate) fn stand_in_line(&self, session: &OwnedSession) {
+    /// The call waits for its turn, and its slot goes to others until then. False when the session has no room for one more in line.
+    pub(crate) fn stand_in_line(&self, session: &OwnedSession) -> bool {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*held, Held::InLine(_))
-            && let Ok(permit) = Arc::clone(&session.in_line).try_acquire_owned()
-        {
-            *held = Held::InLine(permit);
+        if matches!(*held, Held::InLine(_)) {
+            return true;
         }
+        let Ok(permit) = Arc::clone(&session.in_line).try_acquire_owned() else { return false };
+        *held = Held::InLine(permit);
+        true
     }
 
     pub(crate) fn is_in_line(&self) -> bool {
@@ -103,20 +101,19 @@ impl Facts {
         slot: Slot,
         log: CallLog,
     ) -> Self {
-        let timeout = Duration::from_millis(call.timeout_ms);
-        let (resumed, elapsed) = match (how, call.started_at) {
+        let ran = match (how, call.started_at) {
             (Start::Resumed { .. }, Some(started_at)) => {
-                (true, (tenure.store().clock().now() - started_at).to_std().unwrap_or_default())
+                Some((tenure.store().clock().now() - started_at).to_std().unwrap_or_default())
             }
-            (Start::Resumed { .. }, None) => (true, Duration::ZERO),
-            (Start::Direct | Start::Claimed, _) => (false, Duration::ZERO),
+            (Start::Resumed { .. }, None) => Some(Duration::ZERO),
+            (Start::Direct | Start::Claimed, _) => None,
         };
         Self {
             tenure: Arc::clone(tenure),
             session: Arc::clone(session),
             running: Arc::clone(running),
-            deadline: Mutex::new(Instant::now() + timeout.saturating_sub(elapsed)),
-            begun: AtomicBool::new(resumed),
+            clock: Clock::new(Duration::from_millis(call.timeout_ms), ran),
+            begun: AtomicBool::new(ran.is_some()),
             became_shell: AtomicBool::new(false),
             consumption: Consumption::default(),
             partial: Mutex::default(),
@@ -127,27 +124,17 @@ impl Facts {
         }
     }
 
-    /// When the agent is to end what the call runs.
-    pub(crate) fn deadline(&self) -> Instant {
-        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The call's time begins now: so far it only waited for its turn.
-    pub(crate) fn start_the_clock(&self) {
-        let deadline = Instant::now() + Duration::from_millis(self.call.timeout_ms);
-        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
-    }
-
     /// What it used, so long after it began here.
     pub(crate) fn usage(&self, ran: Duration) -> CallUsage {
         let now = self.tenure.store().clock().now();
         let since =
             |at: chrono::DateTime<chrono::Utc>| u64::try_from((now - at).num_milliseconds()).unwrap_or(0);
-        let ran_ms = u64::try_from(ran.as_millis()).unwrap_or(u64::MAX);
+        let turn = self.clock.turn();
+        let ran_ms = u64::try_from(turn.unwrap_or(ran).as_millis()).unwrap_or(u64::MAX);
         // Before this worker had it, only the database's clock knows.
         let duration_ms = match self.how {
-            Start::Direct | Start::Claimed => ran_ms,
-            Start::Resumed { .. } => self.call.started_at.map_or(ran_ms, since),
+            Start::Resumed { .. } if turn.is_none() => self.call.started_at.map_or(ran_ms, since),
+            Start::Direct | Start::Claimed | Start::Resumed { .. } => ran_ms,
         };
         let queue_ms = since(self.call.created_at).saturating_sub(duration_ms);
         CallUsage { queue_ms, duration_ms, ..self.consumption.so_far() }
@@ -195,6 +182,7 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         Ok(serving) => serving,
         Err(execution) => return execution,
     };
+    facts.clock.served();
     if let Start::Resumed { generation } = facts.how
         && runs == 0
         && serving.generation != generation
@@ -280,18 +268,7 @@ async fn serving(facts: &Facts) -> Result<Serving, Execution> {
 async fn ending(facts: &Facts) {
     tokio::select! {
         () = facts.running.cancel.cancelled() => {}
-        () = deadline(facts) => facts.running.end(Cause::TimedOut),
-    }
-}
-
-/// Waits until the call's time is over. It moves while the call stands in line.
-async fn deadline(facts: &Facts) {
-    loop {
-        let deadline = facts.deadline();
-        sleep_until(deadline + DEADLINE_SLACK).await;
-        if facts.deadline() <= deadline {
-            return;
-        }
+        () = facts.clock.over() => facts.running.end(Cause::TimedOut),
     }
 }
 

@@ -253,6 +253,11 @@ impl CallLog {
         self.due_changed.notify_one();
     }
 
+    /// The right to write for the call, as far as it is written.
+    pub(crate) fn fence(&self) -> Fence {
+        self.state().fence
+    }
+
     /// What was not written. To be called when [`Self::drive`] has returned.
     pub(crate) fn rest(&self) -> Rest {
         let mut state = self.state();

@@ -6,6 +6,7 @@
 //! no commit but that of its result. The task ends in one of two ways: the outcome is committed under the fence, or
 //! the worker has no right to write it any more and leaves no trace.
 
+mod clock;
 mod execute;
 mod keep;
 mod log;

@@ -9,7 +9,6 @@ use domain::limits::KILL_GRACE_MS;
 use sandbox::protocol::{self, ExecExit, ExecLimits, ExecSpec, OperationKey, Role, StdinMode, TerminalSize};
 use serde_json::{Map, Value};
 use store::ShellLog;
-use tokio::time::Instant;
 use tools::ToolError;
 use tools::port::{
     Background, Captured, Command, CommandEnd, CommandOutcome, FileContent, FileRemoval, FileWrite,
@@ -80,7 +79,7 @@ impl Sandbox for CallPorts {
 
 impl CallPorts {
     pub(super) fn remaining(&self) -> Duration {
-        self.facts.deadline().saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+        self.facts.clock.left().max(Duration::from_millis(1))
     }
 
     pub(super) fn spec(&self, command: &Command, no_stdin: StdinMode, timeout: Option<Duration>) -> ExecSpec {

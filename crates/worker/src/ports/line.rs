@@ -1,4 +1,4 @@
-//! Calls in line: those that may not run in a named shell or a context before earlier ones have ended.
+//! Calls in line: those that may not run in a named shell or a context, or write to a shell, before earlier ones have ended.
 //!
 //! # Design notes
 //!
@@ -6,19 +6,19 @@
 //! all slots of the session in the line that one would never start. The slot is given back for the wait, and waited for again
 //! before the turn begins.
 //!
-//! *So many of a session, and not more* ([`domain::limits::IN_LINE_PER_SESSION`]): each is a running call to the sweeps and to a takeover. Further ones
-//! keep their slots as they wait, so that what is behind them stays queued.
+//! *So many of a session, and not more* ([`domain::limits::IN_LINE_PER_SESSION`]): each is a running call to the sweeps and to a takeover, and looks
+//! at the database. A further one is refused: with a slot it could keep the one that it waits for from going on.
 //!
-//! *The clock starts with the turn*, as it does for a call that is queued: how long the others take is not this call's doing. It is put forward at each look, so
-//! that it cannot run out in between.
+//! *The clock starts with the turn*, as it does for a call that is queued: how long the others take is not this call's doing. The row's time of the
+//! start is that of the turn too, so that a worker after this one counts from there.
 //!
 //! *Whoever has an earlier call before it has not begun*, in this worker and in any before, because nobody begins before all earlier ones have ended. So a
 //! call that was taken over may be cancelled here as any other, and nothing of it is left running.
 
 use std::time::Duration;
 
-use domain::CallId;
-use domain::limits::POLL_MS;
+use domain::limits::{IN_LINE_PER_SESSION, POLL_MS};
+use domain::{CallId, Code};
 use store::CallWatch;
 use tokio::time::timeout;
 use tools::ToolError;
@@ -34,8 +34,13 @@ impl CallPorts {
     /// Waits until the earlier call may have ended. The first time for each it returns at once, listening, so that an end between is not missed.
     pub(super) async fn behind(&self, line: &mut Line, earlier: CallId) -> Result<(), ToolError> {
         let facts = &self.facts;
-        facts.place.stand_in_line(&facts.session);
-        facts.start_the_clock();
+        if !facts.place.stand_in_line(&facts.session) {
+            let message = format!("{IN_LINE_PER_SESSION} calls of the session wait in line already.");
+            return Err(ToolError::new(Code::QueueFull, message).hint(
+                "Wait for earlier calls to end before you submit more, or use another shell or context.",
+            ));
+        }
+        facts.clock.stop();
         let watch = match &mut line.0 {
             Some((call, watch)) if *call == earlier => watch,
             other => {
@@ -55,13 +60,14 @@ impl CallPorts {
         if !facts.place.is_in_line() {
             return Ok(());
         }
-        tokio::select! {
-            () = facts.running.cancel.cancelled() => Err(self.ended_before()),
-            slot = facts.tenure.board.slot_again(facts.call.tenant_id, facts.call.session_id) => {
-                facts.place.take(slot);
-                facts.start_the_clock();
-                Ok(())
-            }
-        }
+        let slot = tokio::select! {
+            () = facts.running.cancel.cancelled() => return Err(self.ended_before()),
+            slot = facts.tenure.board.slot_again(facts.call.tenant_id, facts.call.session_id) => slot,
+        };
+        facts.place.take(slot);
+        facts.clock.begin_turn();
+        let fence = facts.log.fence();
+        let begun = facts.tenure.write(|| facts.tenure.store().begin_turn(&fence)).await;
+        begun.map_err(|unwritten| self.unwritten(unwritten))
     }
 }

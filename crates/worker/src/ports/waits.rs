@@ -20,7 +20,7 @@ impl Waits for CallPorts {
 
     fn elapsed(&self) -> Duration {
         let timeout = Duration::from_millis(self.facts.call.timeout_ms);
-        timeout.saturating_sub(self.facts.deadline().saturating_duration_since(Instant::now()))
+        timeout.saturating_sub(self.facts.clock.left())
     }
 
     async fn time(&self, wait: Duration) -> Result<(), ToolError> {

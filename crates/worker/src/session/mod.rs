@@ -75,7 +75,7 @@ pub(crate) struct OwnedSession {
     pub(crate) exchanges: Arc<Semaphore>,
     /// Room for calls that only wait.
     pub(crate) resting: Arc<Semaphore>,
-    /// Room for calls that wait for their turn in a named shell or a context.
+    /// Room for calls that wait for their turn in a named shell or a context, or to write to a shell.
     pub(crate) in_line: Arc<Semaphore>,
     contexts: Mutex<Contexts>,
     /// Held by the call that runs in a named shell.

@@ -1,0 +1,77 @@
+//! Which earlier call one has to wait for: calls in one named shell or context run one after the other, and so do texts to one shell.
+
+use domain::{CallId, ContextId, SessionId, Shell, ShellName};
+use sqlx::Row;
+use uuid::Uuid;
+
+use crate::Result;
+use crate::db::Conn;
+use crate::error::translate;
+
+/// What calls are in line for.
+pub(crate) enum Line<'a> {
+    /// A named shell.
+    Shell(&'a ShellName),
+    /// A context.
+    Context {
+        /// Its id.
+        id: ContextId,
+        /// Its name, when it has one.
+        name: Option<&'a str>,
+    },
+    /// The stdin of a shell.
+    Input(&'a Shell),
+}
+
+/// The newest of those before a call that have not ended. Each of the two indexes has some of them; one of all calls would read the
+/// session's whole past.
+macro_rules! earlier {
+    ($condition:literal) => {
+        concat!(
+            "SELECT c.id FROM (
+                 SELECT id, tool, arguments FROM calls
+                 WHERE tenant_id = (SELECT tenant_id FROM sessions WHERE id = $1) AND session_id = $1 AND status = 'queued'
+                   AND id < $2 AND id >= $1
+                 UNION ALL
+                 SELECT id, tool, arguments FROM calls
+                 WHERE session_id = $1 AND status IN ('starting', 'running', 'waiting_input') AND id < $2 AND id >= $1
+             ) c WHERE ",
+            $condition,
+            " ORDER BY c.id DESC LIMIT 1"
+        )
+    };
+}
+
+/// The newest call before this one that is in the same line and has not ended, if there is one.
+pub(crate) async fn earlier_call(
+    conn: &mut Conn,
+    operation: &'static str,
+    session: SessionId,
+    before: CallId,
+    line: Line<'_>,
+) -> Result<Option<CallId>> {
+    let (statement, id, name) = match line {
+        Line::Shell(name) => {
+            (earlier!("c.tool = 'bash' AND c.arguments->>'shell' IN ($3, $4)"), None, Some(name.as_str()))
+        }
+        Line::Context { id, name } => (
+            earlier!(
+                "c.tool = 'python_execute' AND (c.arguments->>'context_id' = $3 OR c.arguments->>'context' = $4)"
+            ),
+            Some(id.to_string()),
+            name,
+        ),
+        Line::Input(shell) => (
+            earlier!(
+                "c.tool = 'bash_input' AND c.arguments->>'shell_id' IN ($3, $4)
+                 AND (c.arguments ? 'stdin' OR c.arguments->>'close' = 'true')"
+            ),
+            Some(shell.id.to_string()),
+            shell.name.as_ref().map(ShellName::as_str),
+        ),
+    };
+    let statement = sqlx::query(statement).bind(session.uuid()).bind(before.uuid()).bind(id).bind(name);
+    let row = conn.optional(statement).await?;
+    let found = row.map(|row| row.try_get::<Uuid, _>("id")).transpose();
+    Ok(found.map_err(|error| translate(operation, error))?.map(CallId::from_uuid))
+}
