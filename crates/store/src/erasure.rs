@@ -237,19 +237,16 @@ impl Store {
                     Ok(true) => more |= step + 1 == STEPS,
                     Ok(false) => break,
                     Err(error) => {
-                        failed = Some((tenant, error));
+                        tracing::warn!(%tenant, error = &error as &dyn std::error::Error, "an erasure failed; others go on");
+                        failed = Some(error);
                         break;
                     }
                 }
             }
         }
         match failed {
-            None => Ok(more),
-            Some((_, error)) if !more => Err(error),
-            Some((tenant, error)) => {
-                tracing::warn!(%tenant, error = &error as &dyn std::error::Error, "an erasure failed; others go on");
-                Ok(true)
-            }
+            Some(error) if !more => Err(error),
+            _ => Ok(more),
         }
     }
 

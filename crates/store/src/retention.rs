@@ -7,7 +7,8 @@
 //! * How far a tenant is pruned is kept with the deletion, so that no pass looks at the same calls again. A pass that is killed begins
 //!   where the last whole batch ended.
 //! * Calls go only behind their output and events: a pass that was cut short, or had too many, must not leave rows that nobody finds again.
-//! * Output of a shell that still runs stays, however old the call that started it.
+//! * Output of a shell that still runs stays, however old the call that started it. The shell is marked, so that its log goes once it
+//!   has ended: what else is due does not wait for it.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use domain::{OperatorContext, TenantId};
@@ -159,6 +160,11 @@ impl Store {
 
     async fn prune_tenant(&self, tenant: TenantId, kind: Kind, before: DateTime<Utc>) -> Result<u64> {
         let mut pruned = 0;
+        if kind == Kind::Output {
+            let mut conn = self.db().system_transaction(PRUNE).await?;
+            prune_overdue_logs(&mut conn, tenant).await?;
+            conn.end().await?;
+        }
         for _ in 0..BATCHES {
             let mut conn = self.db().system_transaction(PRUNE).await?;
             let batch = prune_batch(&mut conn, tenant, kind, before).await?;
@@ -177,12 +183,16 @@ async fn prune_batch(conn: &mut Conn, tenant: TenantId, kind: Kind, before: Date
     let rows = conn
         .all(
             sqlx::query(
-                "SELECT c.id, c.output_owner, EXISTS (SELECT FROM shells h WHERE h.session_id = c.session_id
-                         AND h.call_id = c.id AND h.status = 'running') AS runs,
-                     ARRAY(SELECT h.output_owner FROM shells h WHERE h.session_id = c.session_id AND h.call_id = c.id) AS logs
+                "SELECT c.id, ARRAY(SELECT c.output_owner UNION SELECT h.output_owner FROM shells h
+                         WHERE h.session_id = c.session_id AND h.call_id = c.id
+                     EXCEPT SELECT h.output_owner FROM shells h
+                         WHERE h.session_id = c.session_id AND h.call_id = c.id AND h.status = 'running') AS logs,
+                     ARRAY(SELECT h.id FROM shells h
+                         WHERE h.session_id = c.session_id AND h.call_id = c.id AND h.status = 'running') AS running
                  FROM calls c WHERE c.tenant_id = $1 AND c.id < $2
-                   AND ($3 <> 'calls' OR c.id <= ALL (SELECT until FROM tenant_pruned
-                       WHERE tenant_id = $1 AND kind IN ('output', 'events')))
+                   AND ($3 <> 'calls' OR c.id <= ALL (
+                       SELECT coalesce(p.until, '00000000-0000-0000-0000-000000000000') FROM unnest(ARRAY['output', 'events']) AS k (kind)
+                       LEFT JOIN tenant_pruned p ON p.tenant_id = $1 AND p.kind = k.kind))
                    AND c.id > coalesce((SELECT until FROM tenant_pruned WHERE tenant_id = $1 AND kind = $3),
                        '00000000-0000-0000-0000-000000000000')
                  ORDER BY c.id LIMIT $4",
@@ -193,28 +203,24 @@ async fn prune_batch(conn: &mut Conn, tenant: TenantId, kind: Kind, before: Date
             .bind(BATCH),
         )
         .await?;
-    let mut calls = read(PRUNE, &rows, |row| {
-        let mut logs: Vec<Uuid> = row.try_get("logs")?;
-        logs.push(row.try_get("output_owner")?);
-        Ok((row.try_get::<Uuid, _>("id")?, logs, row.try_get::<bool, _>("runs")?))
+    let calls = read(PRUNE, &rows, |row| {
+        Ok((row.try_get::<Uuid, _>("id")?, row.try_get("logs")?, row.try_get("running")?))
     })?;
-    if kind == Kind::Output {
-        // The mark stays before a call whose shell still runs, which would never be looked at again.
-        let over = calls.iter().position(|(.., runs)| *runs).unwrap_or(calls.len());
-        calls.truncate(over);
-    }
+    let calls: Vec<(Uuid, Vec<Uuid>, Vec<Uuid>)> = calls;
     let Some((until, ..)) = calls.last() else { return Ok(0) };
-    let ids: Vec<Uuid> = match kind {
-        Kind::Output => calls.iter().flat_map(|(_, logs, _)| logs).copied().collect(),
-        Kind::Events | Kind::Calls => calls.iter().map(|(id, ..)| *id).collect(),
-    };
-    conn.execute(
-        sqlx::query(kind.delete())
-            .bind(&ids)
-            .bind(ids.iter().min().copied().unwrap_or_default())
-            .bind(ids.iter().max().copied().unwrap_or_default()),
-    )
-    .await?;
+    match kind {
+        Kind::Output => {
+            delete(conn, kind, calls.iter().flat_map(|(_, logs, _)| logs).copied().collect()).await?;
+            let running: Vec<Uuid> = calls.iter().flat_map(|(.., running)| running).copied().collect();
+            if !running.is_empty() {
+                let marked = sqlx::query("UPDATE shells SET log_overdue = true WHERE id = ANY ($1)");
+                conn.execute(marked.bind(running)).await?;
+            }
+        }
+        Kind::Events | Kind::Calls => {
+            delete(conn, kind, calls.iter().map(|(id, ..)| *id).collect()).await?;
+        }
+    }
     conn.execute(
         sqlx::query(
             "INSERT INTO tenant_pruned (tenant_id, kind, until) VALUES ($1, $2, $3)
@@ -226,4 +232,29 @@ async fn prune_batch(conn: &mut Conn, tenant: TenantId, kind: Kind, before: Date
     )
     .await?;
     Ok(calls.len() as u64)
+}
+
+/// Deletes logs of shells that ran when their output was due and have ended since.
+async fn prune_overdue_logs(conn: &mut Conn, tenant: TenantId) -> Result<()> {
+    let rows = conn
+        .all(
+            sqlx::query(
+                "WITH due AS (
+                     SELECT id FROM shells WHERE tenant_id = $1 AND log_overdue AND status <> 'running' ORDER BY id LIMIT $2
+                 )
+                 UPDATE shells h SET log_overdue = false FROM due WHERE h.id = due.id RETURNING h.output_owner",
+            )
+            .bind(tenant.uuid())
+            .bind(BATCH),
+        )
+        .await?;
+    delete(conn, Kind::Output, read(PRUNE, &rows, |row| row.try_get("output_owner"))?).await
+}
+
+async fn delete(conn: &mut Conn, kind: Kind, ids: Vec<Uuid>) -> Result<()> {
+    let (Some(first), Some(last)) = (ids.iter().min().copied(), ids.iter().max().copied()) else {
+        return Ok(());
+    };
+    conn.execute(sqlx::query(kind.delete()).bind(&ids).bind(first).bind(last)).await?;
+    Ok(())
 }

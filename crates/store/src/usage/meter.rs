@@ -240,7 +240,8 @@ async fn count_shells(conn: &mut Conn, closed_until: DateTime<Utc>) -> Result<u6
                  ), s AS MATERIALIZED (
                      SELECT m.tenant_id, m.session_id, greatest(date_trunc('hour', clock_timestamp(), 'UTC'), $1) AS hour,
                          coalesce(c.tool, 'bash') AS tool, sum(m.more)::bigint AS cpu_ms
-                     FROM moved m LEFT JOIN calls c ON c.id = m.call_id GROUP BY m.tenant_id, m.session_id, tool
+                     FROM moved m LEFT JOIN calls c ON c.id = m.call_id
+                     GROUP BY m.tenant_id, m.session_id, coalesce(c.tool, 'bash')
                  ), of_sessions AS (
                      INSERT INTO usage_session_calls AS u (session_id, tenant_id, hour, tool, duration_class, calls, succeeded, tool_errors,
                          failed, timed_out, cancelled, denied, lost, waited, cpu_ms, duration_ms, queue_ms, bytes_in, bytes_out)

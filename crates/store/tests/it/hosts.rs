@@ -260,6 +260,50 @@ async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_shell_that_runs_keeps_its_own_log_and_holds_up_nothing_else() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let (_, worker) = host(&store, "only", 100_000).await?;
+    let mut raw = database.superuser().await?;
+    sqlx::Executor::execute(
+        &mut raw,
+        "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 9, 12)",
+    )
+    .await?;
+    let session = store::testing::running_session(&store, &context, worker).await?;
+    let mut calls = Vec::new();
+    for days in [5, 3] {
+        calls.push(aged(&store, &mut raw, &context, session.id, worker, days).await?);
+    }
+    let [five, three] = calls[..] else { bail!("two") };
+    // The oldest call went to the background, and its log is the shell's.
+    sqlx::query(
+        "INSERT INTO shells (id, tenant_id, session_id, call_id, operation, output_owner, command, status)
+             SELECT gen_random_uuid(), tenant_id, session_id, id, 0, id, 'serve', 'running' FROM calls WHERE id = $1",
+    )
+    .bind(five.uuid())
+    .execute(&mut raw)
+    .await?;
+    let retention = TenantRetention { calls_days: Some(4), events_days: None, output_days: Some(1) };
+    store.set_tenant_retention(&operator(), context.tenant_id(), retention).await?;
+    let installation = Retention { output_days: 7, events_days: 7, calls_days: 30 };
+    let logs = "SELECT count(*) FROM output_chunks WHERE owner = $1";
+    for (shell, of_five) in [("running", 1_i64), ("exited", 0)] {
+        let statement = "UPDATE shells SET status = $1, ended_at = CASE $1 WHEN 'exited' THEN now() END";
+        sqlx::query(statement).bind(shell).execute(&mut raw).await?;
+        store.prune_tenants(installation).await?;
+        for (call, expected) in [(five, of_five), (three, 0)] {
+            let found: i64 = sqlx::query_scalar(logs).bind(call.uuid()).fetch_one(&mut raw).await?;
+            assert_eq!(found, expected, "{call} while its shell is {shell}");
+        }
+        assert!(store.get_call(&context, five).await.is_err(), "it is older than calls are kept");
+        store.get_call(&context, three).await?;
+    }
+    Ok(())
+}
+
 /// An ended call with events and output, as old as so many days.
 async fn aged(
     store: &Store,

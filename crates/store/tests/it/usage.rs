@@ -166,6 +166,17 @@ async fn what_shells_take_is_counted_as_it_is_told_and_once() -> Result<()> {
     assert!(total.percentile(0.5).context("one ran")? > 50, "a shell has no duration");
     assert_eq!(store.usage_of_session(&context, session.id).await?.tools["bash"].cpu_ms, 6_300 + 40);
     assert_eq!(store.cpu_ms_since(&other, midnight).await?, 0);
+
+    // One whose call is not kept any more, beside one whose call is: both are of the same tool.
+    let late = started(&store, &context, session.id, worker).await?;
+    let (orphan, beside) = (store.clock().new_id(), store.clock().new_id());
+    store.create_shell(&fence, shell(orphan)).await?;
+    store.create_shell(&fence, NewShell { call_id: late.id, ..shell(beside) }).await?;
+    let mut raw = database.superuser().await?;
+    sqlx::query("DELETE FROM calls WHERE id = $1").bind(call.id.uuid()).execute(&mut raw).await?;
+    store.shells_took(worker, &[(orphan, 20), (beside, 30)]).await?;
+    meter(&store).await?;
+    assert_eq!(totals(&store, &context).await?.cpu_ms, 6_300 + 40 + 50);
     Ok(())
 }
 
