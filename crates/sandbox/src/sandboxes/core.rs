@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use domain::SandboxId;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -13,7 +15,10 @@ use super::pool::Pool;
 use super::{WorkspaceFate, remove, watch};
 use crate::driver::{Driver, EngineInfo, Identity};
 use crate::sandbox::{Facts, Inner, Sandbox, Signs};
-use crate::{Config, EngineError, Ledger, Link, Metrics, SandboxError};
+use crate::{Config, Ledger, Link, Metrics, SandboxError};
+
+/// How long what the engine said of itself is taken for true: it may be upgraded, or get a runtime, while sandboxes run.
+const ENGINE_KNOWN: Duration = Duration::from_secs(60);
 
 pub(super) struct Core {
     pub(super) driver: Arc<dyn Driver>,
@@ -25,7 +30,7 @@ pub(super) struct Core {
     pub(super) turns: Semaphore,
     pub(super) removals: Semaphore,
     pub(super) held: Mutex<HashMap<SandboxId, Weak<Inner>>>,
-    pub(super) engine: OnceCell<EngineInfo>,
+    engine: Mutex<Option<(Instant, Arc<EngineInfo>)>>,
     pub(super) stop: CancellationToken,
     pub(super) tasks: TaskTracker,
 }
@@ -46,7 +51,7 @@ impl Core {
             turns: Semaphore::new(config.create_parallel.max(1)),
             removals: Semaphore::new(remove::PARALLEL),
             held: Mutex::default(),
-            engine: OnceCell::new(),
+            engine: Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             config,
@@ -93,19 +98,45 @@ impl Core {
         first
     }
 
-    pub(super) async fn engine_info(&self) -> Result<&EngineInfo, SandboxError> {
-        let info = self.engine.get_or_try_init(|| async {
-            let info = self.driver.engine_info().await?;
+    /// What the engine is, as far as it is known.
+    pub(super) async fn engine_info(&self) -> Result<Arc<EngineInfo>, SandboxError> {
+        match self.known_engine() {
+            Some((_, info)) => Ok(info),
+            None => self.ask_engine().await,
+        }
+    }
+
+    /// What the engine is: asked again now and then, and each time while this host is refused.
+    pub(super) async fn engine_info_anew(&self) -> Result<Arc<EngineInfo>, SandboxError> {
+        match self.known_engine() {
+            Some((asked, info)) if asked.elapsed() < ENGINE_KNOWN && self.refuse_unsafe(&info).is_ok() => {
+                Ok(info)
+            }
+            _ => self.ask_engine().await,
+        }
+    }
+
+    fn known_engine(&self) -> Option<(Instant, Arc<EngineInfo>)> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn ask_engine(&self) -> Result<Arc<EngineInfo>, SandboxError> {
+        let info = Arc::new(self.driver.engine_info().await?);
+        let before = self
+            .engine
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace((Instant::now(), Arc::clone(&info)));
+        if before.is_none_or(|(_, before)| before.warnings != info.warnings) {
             for warning in &info.warnings {
                 tracing::warn!(warning, "the container engine");
             }
-            Ok::<_, EngineError>(info)
-        });
-        Ok(info.await?)
+        }
+        Ok(info)
     }
 
-    /// Whether the installation takes a host with these versions.
-    pub(super) fn safe(&self, info: &EngineInfo) -> Result<(), SandboxError> {
+    /// Refuses a host with versions that the installation does not take.
+    pub(super) fn refuse_unsafe(&self, info: &EngineInfo) -> Result<(), SandboxError> {
         if !self.config.allow_known_bad && !info.warnings.is_empty() {
             return Err(SandboxError::HostUnsafe { warnings: info.warnings.clone() });
         }
@@ -115,7 +146,7 @@ impl Core {
     /// Whether this host may run such a sandbox at all.
     pub(super) async fn admit(&self, runtime: &str) -> Result<(), SandboxError> {
         let info = self.engine_info().await?;
-        self.safe(info)?;
+        self.refuse_unsafe(&info)?;
         if !info.runtimes.iter().any(|known| known == runtime) {
             return Err(SandboxError::RuntimeUnavailable { runtime: runtime.to_owned() });
         }

@@ -102,12 +102,12 @@ impl Sandboxes {
         core.tasks.spawn(reaper::keep(Arc::clone(core)));
     }
 
-    /// What the engine is; asked once.
+    /// What the engine is, as it was last asked.
     ///
     /// # Errors
     /// [`SandboxError::EngineUnavailable`] while it does not answer.
     pub async fn engine_info(&self) -> Result<EngineInfo, SandboxError> {
-        self.core.engine_info().await.cloned()
+        Ok(self.core.engine_info().await?.as_ref().clone())
     }
 
     /// Asks the engine whether it answers now.
@@ -128,8 +128,8 @@ impl Sandboxes {
     /// [`SandboxError::EngineUnavailable`] or [`SandboxError::HostUnsafe`]. An engine that refuses answers all the same.
     pub async fn ready(&self) -> Result<Vec<String>, SandboxError> {
         self.ping_engine().await?;
-        let info = self.core.engine_info().await?;
-        self.core.safe(info)?;
+        let info = self.core.engine_info_anew().await?;
+        self.core.refuse_unsafe(&info)?;
         Ok(info.runtimes.clone())
     }
 
@@ -152,6 +152,7 @@ impl Sandboxes {
         if self.core.stop.is_cancelled() {
             return Err(SandboxError::ShuttingDown);
         }
+        let _claiming = self.core.pool.begin_claim();
         if let Some(sandbox) = acquire::claim(&self.core, &request).await {
             return Ok(sandbox);
         }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use domain::SizeClass;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::timeout;
 
 use super::WorkspaceFate;
 use super::core::{Core, release};
@@ -18,6 +19,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Pauses after creations that failed, doubling.
 const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// How long a refill waits at most for claims that are under way: under a load that never ends it goes on beside them.
+const QUIET_LIMIT: Duration = Duration::from_secs(1);
 
 /// What distinguishes warm sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -42,7 +46,17 @@ pub(super) struct Pool {
     shelves: Mutex<HashMap<Key, Shelf>>,
     refills: Arc<Semaphore>,
     woken: Notify,
+    claims: watch::Sender<usize>,
     metrics: Metrics,
+}
+
+/// A claim that is under way, until it is dropped.
+pub(super) struct Claiming<'a>(&'a Pool);
+
+impl Drop for Claiming<'_> {
+    fn drop(&mut self) {
+        self.0.claims.send_modify(|claims| *claims -= 1);
+    }
 }
 
 impl Pool {
@@ -60,8 +74,20 @@ impl Pool {
             shelves: Mutex::default(),
             refills: Arc::new(Semaphore::new(config.refill_parallel.max(1))),
             woken: Notify::new(),
+            claims: watch::channel(0).0,
             metrics,
         }
+    }
+
+    /// A session is about to get its sandbox: refills begin after it, as they take the same engine and cores.
+    pub(super) fn begin_claim(&self) -> Claiming<'_> {
+        self.claims.send_modify(|claims| *claims += 1);
+        Claiming(self)
+    }
+
+    async fn quiet(&self) {
+        let mut claims = self.claims.subscribe();
+        let _ = timeout(QUIET_LIMIT, claims.wait_for(|claims| *claims == 0)).await;
     }
 
     /// Has the pool looked over soon.
@@ -177,6 +203,10 @@ pub(super) async fn keep(core: Arc<Core>) {
                     () = core.stop.cancelled() => return,
                     permit = Arc::clone(&pool.refills).acquire_owned() => permit,
                 };
+                tokio::select! {
+                    () = core.stop.cancelled() => return,
+                    () = pool.quiet() => {}
+                }
                 let (core, key) = (Arc::clone(&core), key.clone());
                 let tasks = core.tasks.clone();
                 tasks.spawn(async move {
@@ -229,5 +259,30 @@ async fn refill(core: &Arc<Core>, key: &Key) {
                 "the pool could not be filled"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refill_waits_for_claims_but_not_for_ever() {
+        let metrics = Metrics::register(&prometheus::Registry::new()).expect("registers");
+        let pool = Pool::new(&Config::default(), metrics);
+        let began = tokio::time::Instant::now();
+        pool.quiet().await;
+        assert_eq!(began.elapsed(), Duration::ZERO, "nobody claims");
+        let (first, second) = (pool.begin_claim(), pool.begin_claim());
+        tokio::join!(pool.quiet(), async {
+            tokio::time::sleep(QUIET_LIMIT / 4).await;
+            drop(first);
+            tokio::time::sleep(QUIET_LIMIT / 4).await;
+            drop(second);
+        });
+        assert_eq!(began.elapsed(), QUIET_LIMIT / 2);
+        let _claim = pool.begin_claim();
+        pool.quiet().await;
+        assert_eq!(began.elapsed(), QUIET_LIMIT * 3 / 2);
     }
 }

@@ -212,6 +212,64 @@ async fn until_it_answers(sandbox: &Sandbox) {
     assert_eq!(bash(sandbox, "echo alive").await.stdout, "alive\n");
 }
 
+/// An engine that says of itself what is asked, and has no images.
+async fn says(listener: tokio::net::UnixListener, runc: Arc<std::sync::Mutex<&'static str>>) {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+    loop {
+        let Ok((mut stream, _)) = listener.accept().await else { return };
+        let (mut lines, runc) = (BufReader::new(&mut stream).lines(), Arc::clone(&runc));
+        let asked = lines.next_line().await.ok().flatten().unwrap_or_default();
+        while lines.next_line().await.is_ok_and(|line| line.is_some_and(|line| !line.is_empty())) {}
+        let runc = *runc.lock().unwrap();
+        let (status, body) = match asked.split(' ').nth(1).unwrap_or_default() {
+            path if path.ends_with("/version") => (
+                "200 OK",
+                format!(
+                    r#"{{"Version":"28.0.0","ApiVersion":"1.41","MinAPIVersion":"1.24","KernelVersion":"6.12.0",
+                       "Components":[{{"Name":"runc","Version":"{runc}"}}]}}"#
+                ),
+            ),
+            path if path.ends_with("/info") => (
+                "200 OK",
+                r#"{"Runtimes":{"runc":{"path":"runc"}},"SecurityOptions":["name=seccomp"]}"#.to_owned(),
+            ),
+            _ => ("404 Not Found", r#"{"message":"No such image: none"}"#.to_owned()),
+        };
+        let answer = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let _ = stream.write_all(answer.as_bytes()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_was_refused_is_taken_once_its_engine_is_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("engine.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let address = format!("unix://{}", socket.display());
+    let runc = Arc::new(std::sync::Mutex::new("1.1.5"));
+    let engine = tokio::spawn(says(listener, Arc::clone(&runc)));
+    let rig = Rig::with(|config| {
+        config.engine = Some(address);
+        config.allow_known_bad = false;
+    });
+    let worker = rig.worker();
+    for _ in 0..2 {
+        let refused = worker.ready().await;
+        assert!(
+            matches!(&refused, Err(SandboxError::HostUnsafe { warnings }) if warnings.iter().any(|warning| warning.contains("runc 1.1.5"))),
+            "{refused:?}"
+        );
+    }
+    *runc.lock().unwrap() = "1.3.3";
+    assert_eq!(worker.ready().await.unwrap(), ["runc"]);
+    worker.shutdown().await;
+    engine.abort();
+}
+
 #[tokio::test]
 async fn an_engine_that_hangs_or_goes_away_does_not_touch_what_runs() {
     let engine = Proxy::start();
