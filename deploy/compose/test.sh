@@ -125,6 +125,29 @@ artifact=$(jq -er .result.truncated.artifact_id <<< "$answer") || die "no artifa
 last=$(curl -sS --fail-with-body --max-time 90 "http://$api/v1/artifacts/$artifact/content" -H "Authorization: Bearer $key" | tail -n 1)
 [[ $last == 1000000 ]] || die "the artifact ends with: $last"
 
+say "putting a wheel"
+# By the API, beside and into folders that the worker has made, and read by the worker; larger than is gathered in memory.
+session=$(curl -sS --fail-with-body --max-time 90 "http://$api/v1/sessions" -H "Authorization: Bearer $key" -X POST | jq -er .id)
+call() {
+    curl -sS --fail-with-body --max-time 90 "http://$api/v1/sessions/$session/calls" -H "Authorization: Bearer $key" \
+        -H 'Content-Type: application/json' -d "$(jq -n --arg code "$1" --argjson packages "$2" \
+            '{tool: "python_execute", arguments: {code: $code, packages: $packages}, wait_ms: 60000}')"
+}
+answer=$(call 'import os, zipfile
+with zipfile.ZipFile("wheel", "w") as wheel:
+    wheel.writestr("tiny.py", "answer = 42")
+    wheel.writestr("tiny_data.bin", os.urandom(6_000_000))
+    info = "tiny-1.0.dist-info/"
+    wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr(info + "RECORD", "tiny.py,,\ntiny_data.bin,,\n" + "".join(f"{info}{name},,\n" for name in ("METADATA", "WHEEL", "RECORD")))' '[]')
+[[ $(jq -r .result.is_error <<< "$answer") == false ]] || die "no wheel was made: $answer"
+curl -sS --fail-with-body --max-time 90 "http://$api/v1/sessions/$session/files?path=wheel" -H "Authorization: Bearer $key" -o "$place/wheel"
+curl -sS --fail-with-body --max-time 90 -T "$place/wheel" "http://$api/v1/wheels/tiny-1.0-py3-none-any.whl" -H "Authorization: Bearer $key" >/dev/null \
+    || die "the API keeps no wheels"
+answer=$(call 'import tiny; tiny.answer' '["tiny"]')
+[[ $(jq -r .result.structured.result <<< "$answer") == 42 ]] || die "the wheel is not installed: $answer"
+
 say "asking Prometheus"
 prometheus=$("${compose[@]}" port prometheus 9090)
 # Both processes are scraped, and the worker has counted the call.

@@ -25,14 +25,18 @@ struct Open {
 pub(crate) struct TransferPermit {
     transfers: Transfers,
     tenant_id: TenantId,
-    session_id: SessionId,
+    session_id: Option<SessionId>,
 }
 
 impl Transfers {
-    /// One more transfer of a session of a tenant.
-    pub(crate) fn open(&self, tenant_id: TenantId, session_id: SessionId) -> Result<TransferPermit, Problem> {
+    /// One more transfer of a tenant, of one of its sessions or of none.
+    pub(crate) fn open(
+        &self,
+        tenant_id: TenantId,
+        session_id: Option<SessionId>,
+    ) -> Result<TransferPermit, Problem> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_session = open.of_session.get(&session_id).copied().unwrap_or_default();
+        let of_session = session_id.and_then(|id| open.of_session.get(&id).copied()).unwrap_or_default();
         if of_session >= TRANSFERS_PER_SESSION {
             let detail =
                 format!("The session has {of_session} open uploads and downloads, as many as it may.");
@@ -44,7 +48,9 @@ impl Transfers {
             let problem = Problem::new(Code::QuotaExceeded, detail).retry_after_ms(1_000);
             return Err(problem.with("quota", "transfers"));
         }
-        *open.of_session.entry(session_id).or_default() += 1;
+        if let Some(session_id) = session_id {
+            *open.of_session.entry(session_id).or_default() += 1;
+        }
         *open.of_tenant.entry(tenant_id).or_default() += 1;
         Ok(TransferPermit { transfers: self.clone(), tenant_id, session_id })
     }
@@ -54,7 +60,9 @@ impl Drop for TransferPermit {
     fn drop(&mut self) {
         let mut open = self.transfers.open.lock().unwrap_or_else(PoisonError::into_inner);
         give_back(&mut open.of_tenant, self.tenant_id);
-        give_back(&mut open.of_session, self.session_id);
+        if let Some(session_id) = self.session_id {
+            give_back(&mut open.of_session, session_id);
+        }
     }
 }
 
@@ -77,7 +85,7 @@ mod tests {
     fn caps_hold_per_session_and_per_tenant_and_are_given_back() {
         let transfers = Transfers::default();
         let tenant = |number| TenantId::from_uuid(Uuid::from_u128(number));
-        let session = |number: u32| SessionId::from_uuid(Uuid::from_u128(number.into()));
+        let session = |number: u32| Some(SessionId::from_uuid(Uuid::from_u128(number.into())));
         let mut held: Vec<_> = (0..TRANSFERS_PER_TENANT)
             .map(|number| transfers.open(tenant(1), session(number / TRANSFERS_PER_SESSION)))
             .collect::<Result<_, _>>()
@@ -86,7 +94,9 @@ mod tests {
             |tenant_id, session_id| transfers.open(tenant_id, session_id).err().map(|problem| problem.code);
         assert_eq!(code(tenant(1), session(0)), Some(Code::SandboxLimit));
         assert_eq!(code(tenant(1), session(1_000)), Some(Code::QuotaExceeded));
+        assert_eq!(code(tenant(1), None), Some(Code::QuotaExceeded));
         assert_eq!(code(tenant(2), session(1_000)), None);
+        assert_eq!(code(tenant(2), None), None);
         held.pop();
         assert_eq!(code(tenant(1), session(1_000)), None);
         held.clear();

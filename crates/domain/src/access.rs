@@ -44,9 +44,9 @@ scopes! {
     FilesRead = "files:read";
     /// Upload, change and remove files of sessions.
     FilesWrite = "files:write";
-    /// See and download artifacts.
+    /// See and download artifacts, see wheels.
     ArtifactsRead = "artifacts:read";
-    /// Delete artifacts.
+    /// Delete artifacts, put and delete wheels.
     ArtifactsWrite = "artifacts:write";
     /// See the catalogue.
     ToolsRead = "tools:read";

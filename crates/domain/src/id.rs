@@ -117,6 +117,8 @@ ids! {
     ContextId = "ctx";
     /// A file kept beyond the sandbox.
     ArtifactId = "art";
+    /// A built Python package that a tenant keeps for its sessions.
+    WheelId = "whl";
     /// A container that serves a session, or waits to.
     SandboxId = "sbx";
     /// A machine with a container engine.

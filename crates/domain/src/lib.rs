@@ -19,6 +19,7 @@ pub mod shell;
 pub mod text;
 pub mod trace;
 pub mod usage;
+pub mod wheel;
 
 pub use access::{OperatorContext, Principal, Scope, TenantContext, TenantStatus};
 pub use artifact::{Artifact, ArtifactFacts, ArtifactKind};
@@ -31,7 +32,8 @@ pub use error::Code;
 pub use event::{Event, EventBody, StreamName};
 pub use id::{
     ArtifactId, CallId, ContextId, HostId, KeyId, RequestId, SandboxId, SessionId, ShellId, TenantId,
-    WorkerId,
+    WheelId, WorkerId,
 };
 pub use session::{NetworkMode, Resources, Session, SessionEnd, SessionEndReason, SessionStatus, SizeClass};
 pub use shell::{NamedShell, Shell, ShellName, ShellNameError, ShellStatus};
+pub use wheel::{Wheel, WheelName, WheelNameError};

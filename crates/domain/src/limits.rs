@@ -188,6 +188,16 @@ pub const ARTIFACT_SWEEP_S: u32 = 3_600;
 pub const ARTIFACT_LINK_S_DEFAULT: u32 = 3_600;
 /// Longest life of a download link, in seconds (a week).
 pub const ARTIFACT_LINK_S: u32 = 7 * 86_400;
+/// Largest wheel, in bytes: what an API process may have to hold on its disk while it hashes it.
+pub const WHEEL_BYTES: u64 = 256 * 1024 * 1024;
+/// Longest name of a wheel's file, in bytes: that of a file in a sandbox.
+pub const WHEEL_NAME_BYTES: usize = 255;
+/// Wheels that one tenant keeps: all of their names go into a sandbox that installs something.
+pub const WHEELS: u32 = 2_000;
+/// Wheels that a sandbox gets at a time while it installs something. Each has the number of an operation, taken or not.
+pub const WHEELS_AT_ONCE: u32 = 64;
+/// How often one installation gets wheels: as deep as what they need may lead from one to the next.
+pub const WHEEL_ROUNDS: u32 = 16;
 /// Largest file that is uploaded at once, in bytes; the workspace's own size is usually less.
 pub const UPLOAD_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 /// Longest time of one upload, in seconds: a client that sends a byte now and then does not hold a place for ever.

@@ -101,7 +101,7 @@ impl Store {
         known.map(drop).ok_or(StoreError::Stale { operation: SAVE })
     }
 
-    /// Second step: the bytes.
+    /// Second step: the bytes, of a wheel too.
     pub async fn send_artifact(&self, tenant: TenantId, content: &Sealed) -> Result<()> {
         self.objects().put(SAVE, tenant, content).await
     }
@@ -282,7 +282,7 @@ impl Store {
         Ok(deleted)
     }
 
-    /// Removes objects that no artifact has and that nobody has wanted for so many seconds. Returns how many.
+    /// Removes objects that no artifact and no wheel has and that nobody has wanted for so many seconds. Returns how many.
     pub async fn sweep_artifact_objects(&self, older_than_s: u32) -> Result<u64> {
         let mut conn = self.db().system(SWEEP).await?;
         let rows = conn
@@ -291,6 +291,7 @@ impl Store {
                     "SELECT o.tenant_id, o.sha256 FROM artifact_objects o
                      WHERE o.touched_at <= clock_timestamp() - make_interval(secs => $1) AND NOT EXISTS (
                          SELECT FROM artifacts a WHERE a.tenant_id = o.tenant_id AND a.sha256 = o.sha256)
+                         AND NOT EXISTS (SELECT FROM wheels w WHERE w.tenant_id = o.tenant_id AND w.sha256 = o.sha256)
                      ORDER BY o.touched_at LIMIT $2",
                 )
                 .bind(f64::from(older_than_s))
@@ -322,6 +323,7 @@ impl Store {
                          WHERE k.tenant_id = $1 AND k.sha256 = $2
                              AND k.touched_at <= clock_timestamp() - make_interval(secs => $3) AND NOT EXISTS (
                                  SELECT FROM artifacts a WHERE a.tenant_id = k.tenant_id AND a.sha256 = k.sha256)
+                             AND NOT EXISTS (SELECT FROM wheels w WHERE w.tenant_id = k.tenant_id AND w.sha256 = k.sha256)
                          FOR UPDATE SKIP LOCKED)",
                 )
                 .bind(tenant.uuid())

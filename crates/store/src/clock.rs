@@ -27,7 +27,7 @@ macro_rules! new_ids {
         }
     )*};
 }
-new_ids! { TenantId KeyId SessionId CallId ShellId ContextId ArtifactId SandboxId HostId WorkerId RequestId }
+new_ids! { TenantId KeyId SessionId CallId ShellId ContextId ArtifactId WheelId SandboxId HostId WorkerId RequestId }
 
 /// The database's clock.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@
 //!   connection of its own; a reader that stands still is let go.
 //! * *Pages.* Each table is read by its key, some rows at a time, and a checkpoint follows each page. An export that was cut off goes on
 //!   behind its last checkpoint, on a new snapshot. Events and output, which have no index of tenants, follow their calls.
-//! * *Bytes* are base64. The content of artifacts comes last, from the object store, in pieces.
+//! * *Bytes* are base64. The content of artifacts and wheels comes last, from the object store, in pieces.
 //! * Values of environment variables of sessions and contexts are left out, as they may be secrets of others; their names stay.
 
 use std::collections::BTreeMap;
@@ -222,7 +222,7 @@ impl Work {
         Ok(())
     }
 
-    /// The bytes of artifacts, each content once.
+    /// The bytes of artifacts and wheels, each content once.
     async fn content(&mut self, key: Vec<String>) -> Result<(), Stopped> {
         let mut after =
             key.first().and_then(|hash| HEXLOWER.decode(hash.as_bytes()).ok()).unwrap_or_default();
@@ -376,7 +376,8 @@ impl Reader {
     async fn next_object(&mut self, after: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
         let statement = sqlx::query(
             "SELECT o.sha256, o.size_bytes FROM artifact_objects o WHERE o.tenant_id = $1 AND o.sha256 > $2
-               AND EXISTS (SELECT FROM artifacts a WHERE a.tenant_id = o.tenant_id AND a.sha256 = o.sha256)
+               AND (EXISTS (SELECT FROM artifacts a WHERE a.tenant_id = o.tenant_id AND a.sha256 = o.sha256)
+                   OR EXISTS (SELECT FROM wheels w WHERE w.tenant_id = o.tenant_id AND w.sha256 = o.sha256))
              ORDER BY o.sha256 LIMIT 1",
         );
         let rows = self.all(statement.bind(self.tenant.uuid()).bind(after)).await?;

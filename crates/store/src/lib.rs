@@ -61,6 +61,7 @@ mod tenants;
 pub mod testing;
 mod unclaimed;
 mod usage;
+mod wheels;
 mod workers;
 mod writer;
 
@@ -116,6 +117,7 @@ pub use subjects::TokenSubject;
 pub use takeover::TakenOver;
 pub use tenants::{NewTenant, Tenant};
 pub use usage::{HourFilter, Metered, Refusals, SessionUsage, Usage, UsageGroup, UsageHour};
+pub use wheels::PutWheel;
 pub use workers::Lease;
 
 use activity::Activity;

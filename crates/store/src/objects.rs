@@ -8,6 +8,8 @@
 //!
 //! The name is known only at the end, so content is gathered in a [`Draft`] first: a few MiB in memory, more of it in
 //! a temporary file that has no name. Nothing half-written ever lies in the store.
+//!
+//! In a folder, those below it have its permissions: API and worker both write and remove there, and need not be one user.
 
 use std::fmt;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -91,6 +93,7 @@ pub enum ObjectStoreError {
 #[derive(Clone)]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
+    folder: Option<Arc<Path>>,
 }
 
 impl fmt::Debug for Objects {
@@ -105,17 +108,18 @@ impl Objects {
     /// # Errors
     /// When a folder cannot be made, or the settings of a bucket are not good.
     pub fn open(config: &ObjectsConfig) -> Result<Self, ObjectStoreError> {
-        let store: Arc<dyn ObjectStore> = match config {
-            ObjectsConfig::Folder(folder) => Arc::new(local(folder)?),
-            ObjectsConfig::S3(config) => bucket(config)?,
-        };
-        Ok(Self { store })
+        Ok(match config {
+            ObjectsConfig::Folder(folder) => {
+                Self { store: Arc::new(local(folder)?), folder: Some(folder.as_path().into()) }
+            }
+            ObjectsConfig::S3(config) => Self { store: bucket(config)?, folder: None },
+        })
     }
 
     /// A store that is gone with the process, for tests and for processes that keep nothing.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { store: Arc::new(InMemory::new()) }
+        Self { store: Arc::new(InMemory::new()), folder: None }
     }
 
     /// Stores content under its name.
@@ -127,6 +131,12 @@ impl Objects {
     ) -> Result<()> {
         let key = key(tenant, &content.sha256);
         let failed = |source: object_store::Error| storage(operation, source);
+        if let Some(folder) = &self.folder {
+            let (folder, key) = (Arc::clone(folder), key.clone());
+            let made = tokio::task::spawn_blocking(move || make_folders(&folder, &key)).await;
+            let made = made.map_err(std::io::Error::other).flatten();
+            made.map_err(|source| storage(operation, source))?;
+        }
         match &content.body {
             Body::Memory(bytes) => {
                 self.store.put(&key, PutPayload::from_bytes(bytes.clone())).await.map_err(failed)?;
@@ -194,6 +204,22 @@ fn local(folder: &Path) -> Result<LocalFileSystem, ObjectStoreError> {
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder).map_err(failed)?;
     Ok(LocalFileSystem::new_with_prefix(folder)?.with_automatic_cleanup(true).with_fsync(true))
+}
+
+/// Folders on the way to an object, with the permissions of the one that they are in.
+fn make_folders(folder: &Path, key: &object_store::path::Path) -> std::io::Result<()> {
+    let permissions = std::fs::metadata(folder)?.permissions();
+    let mut place = folder.to_owned();
+    let steps: Vec<_> = key.parts().collect();
+    for step in steps.iter().take(steps.len().saturating_sub(1)) {
+        place.push(step.as_ref());
+        match std::fs::create_dir(&place) {
+            Ok(()) => std::fs::set_permissions(&place, permissions.clone())?,
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn bucket(config: &S3Config) -> Result<Arc<dyn ObjectStore>, ObjectStoreError> {

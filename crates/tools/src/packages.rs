@@ -1,4 +1,4 @@
-//! What `packages` may name, and how it gets into the session: with uv, from a folder of wheels, never through a shell.
+//! What `packages` may name, and how it gets into the session: with uv, from wheels of the image and the tenant, never through a shell.
 //!
 //! # Design notes
 //!
@@ -6,16 +6,23 @@
 //! nothing of this machine. It reaches uv as arguments after `--`.
 //! *Into the user's own folder* (`/workspace/.local`), which Python looks at before that of the image: what a session
 //! installs is there for its later calls, for `bash` too, and goes with its workspace.
+//! *The tenant's wheels come when they are asked for.* Which ones that are only what is in them can say, and nobody opens a wheel outside of
+//! a sandbox: so the installer asks for those that it sees to be missing, gets copies, and is started again, until nothing is missing.
+//! What it asks is a text of the sandbox: it can name wheels of the tenant's own alone, and each once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use domain::Code;
+use domain::limits::{WHEEL_ROUNDS, WHEELS_AT_ONCE};
 use regex::Regex;
 use serde_json::json;
 
-use crate::port::{Background, Captured, Command, CommandEnd, CommandOutcome, Program};
-use crate::{ArgumentProblem, Context, ToolError, path};
+use crate::port::{
+    Background, Captured, Command, CommandEnd, CommandOutcome, FileRemoval, Program, RemoveTarget,
+    SandboxPath, WheelFile,
+};
+use crate::{ArgumentProblem, Context, Fate, ToolError, path};
 
 /// Most packages that one call names.
 pub(crate) const PACKAGES: usize = 32;
@@ -24,6 +31,11 @@ pub(crate) const REQUIREMENT_CHARS: usize = 200;
 /// Where the image keeps its wheels.
 const WHEELS: &str = "/opt/toolhost/wheels";
 const INSTALL: &str = include_str!("code/install.py");
+const SHELF: &str = include_str!("code/shelf.py");
+/// How the installer ends when it asks for wheels.
+const ASKS: Option<i32> = Some(14);
+/// Names of so many wheels, as JSON at its longest.
+const ASKED_BYTES: u64 = 64 * 1024;
 /// Bytes of uv's words that an error repeats.
 const SAID_BYTES: usize = 2_000;
 
@@ -58,9 +70,51 @@ pub(crate) async fn install(cx: &Context, packages: &[String]) -> Result<(), Too
     if packages.is_empty() {
         return Ok(());
     }
+    let cache = cx.wheels.list().await?;
+    let copies = SandboxPath { root: "/tmp", relative: format!(".toolhost-wheels-{}", cx.call_id) };
+    let mut end = run(cx, packages, &cache, &copies, 0).await?;
+    if end.exit_code != ASKS {
+        return verdict(&end);
+    }
+    let mut got = BTreeSet::new();
+    let installed = async {
+        for turn in 1..=WHEEL_ROUNDS {
+            let names = asked(cx, &cache, &copies, turn - 1, &mut got).await?;
+            if !names.is_empty() {
+                cx.events.progress(Some(told(&names)), None).await?;
+            }
+            cx.wheels.copy(&names, &copies).await?;
+            end = run(cx, packages, &cache, &copies, turn).await?;
+            if end.exit_code != ASKS {
+                break;
+            }
+        }
+        verdict(&end)
+    };
+    let installed = installed.await;
+    let removal = FileRemoval { path: copies, target: RemoveTarget::Tree, expected_sha256: None };
+    match cx.sandbox.remove(removal).await {
+        Err(error) if error.fate == Fate::Abandoned => Err(error),
+        // What is left of them is removed by a later installation.
+        _ => installed,
+    }
+}
+
+/// One run of the installer.
+async fn run(
+    cx: &Context,
+    packages: &[String],
+    cache: &[WheelFile],
+    copies: &SandboxPath,
+    turn: u32,
+) -> Result<CommandEnd, ToolError> {
     let names: Vec<&str> = packages.iter().filter_map(|package| name_of(package)).collect();
-    let request = json!({"packages": packages, "names": names, "wheels": WHEELS});
-    let argv = ["python3", "-X", "utf8", "-c", INSTALL].map(str::to_owned).to_vec();
+    let cache: Vec<_> = cache.iter().map(|wheel| json!([wheel.name, wheel.size_bytes])).collect();
+    let request = json!({
+        "packages": packages, "names": names, "wheels": WHEELS,
+        "cache": cache, "copies": path::absolute(copies), "turn": turn, "most": WHEELS_AT_ONCE,
+    });
+    let argv = ["python3", "-X", "utf8", "-c", INSTALL, SHELF].map(str::to_owned).to_vec();
     let command = Command {
         terminal: None,
         program: Program::Argv { argv, script: Some(request.to_string()) },
@@ -71,11 +125,38 @@ pub(crate) async fn install(cx: &Context, packages: &[String]) -> Result<(), Too
         label: "packages".to_owned(),
     };
     match cx.sandbox.run(command).await? {
-        CommandOutcome::Ended(end) => verdict(&end),
+        CommandOutcome::Ended(end) => Ok(end),
         CommandOutcome::Shell { .. } => {
             Err(ToolError::new(Code::PlatformError, "python_execute: the installation became a shell"))
         }
     }
+}
+
+/// What the installer asks for, as far as it is the tenant's and has not been asked for before.
+async fn asked(
+    cx: &Context,
+    cache: &[WheelFile],
+    copies: &SandboxPath,
+    turn: u32,
+    got: &mut BTreeSet<String>,
+) -> Result<Vec<String>, ToolError> {
+    let relative = format!("{}/asked-{turn}", copies.relative);
+    let file = SandboxPath { root: copies.root, relative };
+    let content = match cx.sandbox.read(&file, 0, ASKED_BYTES).await {
+        Ok(content) => content,
+        // Who runs the call again finds the runs of the one before in the journal, and the folder gone.
+        Err(error) if error.code == Code::PathNotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let names: Vec<String> = serde_json::from_slice(&content.bytes).unwrap_or_default();
+    let ours = names.into_iter().filter(|name| cache.iter().any(|wheel| wheel.name == *name));
+    Ok(ours.filter(|name| got.insert(name.clone())).take(WHEELS_AT_ONCE as usize).collect())
+}
+
+fn told(names: &[String]) -> String {
+    let shown = names.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > 5 { ", …" } else { "" };
+    format!("{} of the tenant's wheels: {shown}{more}", names.len())
 }
 
 fn verdict(end: &CommandEnd) -> Result<(), ToolError> {
@@ -97,8 +178,9 @@ fn verdict(end: &CommandEnd) -> Result<(), ToolError> {
         }
         Some(10) => failed(
             Code::NetworkRequired,
-            "a package is not among the wheels of this sandbox, and the session has no network to get it",
-            "Use what the image has (numpy, pandas, matplotlib, …) or a wheel of /opt/toolhost/wheels; check the name and the version.",
+            "a package is not among the wheels of this sandbox and the tenant, and the session has no network to get it",
+            "Use what the image has (numpy, pandas, matplotlib, …) or a wheel of /opt/toolhost/wheels; check the name and the version. \
+             Who runs the tenant can put a wheel there for all its sessions (PUT /v1/wheels/{file_name}).",
         ),
         Some(11) => failed(
             Code::PackageFailed,
@@ -114,6 +196,21 @@ fn verdict(end: &CommandEnd) -> Result<(), ToolError> {
             Code::PackageFailed,
             "this image has no uv to install packages with",
             "Use an image that has the packages, or the default image.",
+        ),
+        ASKS => failed(
+            Code::PackageFailed,
+            "the packages need more of the tenant's wheels than one installation gets",
+            "Install what they depend on in calls of its own first.",
+        ),
+        Some(15) => failed(
+            Code::PackageFailed,
+            "a wheel of the tenant is damaged",
+            "`details.said` names it. Who runs the tenant has to delete it and put it again (/v1/wheels/{file_name}).",
+        ),
+        Some(16) => failed(
+            Code::PackageFailed,
+            "the sandbox has no room for the packages",
+            "Wheels are unpacked in /tmp, which has half of the sandbox's memory: remove files there and in /workspace, or use a larger session.",
         ),
         _ => failed(
             Code::PackageFailed,

@@ -12,6 +12,7 @@
 mod artifact;
 mod command;
 mod file;
+mod wheel;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use serde_json::{Map, Value};
 pub use self::artifact::*;
 pub use self::command::*;
 pub use self::file::*;
+pub use self::wheel::*;
 use crate::ToolError;
 
 /// The session's sandbox, as one call sees it.

@@ -99,6 +99,8 @@ pub struct Context {
     pub records: Arc<dyn port::Records>,
     /// The session's artifacts.
     pub artifacts: Arc<dyn port::Artifacts>,
+    /// The tenant's wheels.
+    pub wheels: Arc<dyn port::Wheels>,
     /// The call's events.
     pub events: Arc<dyn port::Events>,
 }

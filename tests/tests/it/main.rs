@@ -40,3 +40,4 @@ mod tls;
 mod tools;
 mod upgrades;
 mod waits;
+mod wheels;

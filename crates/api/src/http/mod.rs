@@ -56,6 +56,7 @@ mod turns;
 mod under_way;
 mod usage;
 mod watch;
+mod wheels;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,6 +127,8 @@ pub(crate) fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(artifacts::get_artifact, artifacts::delete_artifact))
         .routes(routes!(artifacts::get_artifact_content))
         .routes(routes!(artifacts::create_artifact_link))
+        .routes(routes!(wheels::list_wheels))
+        .routes(routes!(wheels::put_wheel, wheels::delete_wheel))
         .routes(routes!(tools::list_tools))
         .routes(routes!(tools::get_tool))
         .routes(routes!(tools::list_toolkits))

@@ -129,7 +129,11 @@ pub(crate) async fn bound(State(bounds): State<Bounds>, request: Request, next: 
 /// Whether the body is files, of any size.
 fn is_upload(request: &Request) -> bool {
     let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str);
-    let takes_files = ["/v1/sessions/{session_id}/files", "/v1/sessions/{session_id}/files/archive"];
+    let takes_files = [
+        "/v1/sessions/{session_id}/files",
+        "/v1/sessions/{session_id}/files/archive",
+        "/v1/wheels/{file_name}",
+    ];
     matches!(*request.method(), Method::PUT | Method::POST) && takes_files.contains(&route)
 }
 

@@ -120,7 +120,7 @@ async fn again(
 }
 
 /// Whether the tenant may store more.
-async fn room_to_store(
+pub(super) async fn room_to_store(
     state: &ApiState,
     context: &TenantContext,
     limits: &EffectiveLimits,

@@ -235,7 +235,7 @@ impl<'a> Files<'a> {
 
     /// A place among the tenant's and the session's transfers.
     pub(super) fn transfer(&self) -> Result<TransferPermit, Problem> {
-        self.state.transfers.open(self.context.tenant_id(), self.session_id)
+        self.state.transfers.open(self.context.tenant_id(), Some(self.session_id))
     }
 
     async fn duplex(&self, operation: Operation) -> Result<Duplex, Problem> {
@@ -319,7 +319,7 @@ async fn send<T: DeserializeOwned>(
 }
 
 /// A client that is still sending sees an answer only when somebody takes what it sends: some of it, for a moment.
-async fn read_over(mut pieces: Pin<&mut impl Stream<Item = Result<Bytes, Problem>>>) {
+pub(super) async fn read_over(mut pieces: Pin<&mut impl Stream<Item = Result<Bytes, Problem>>>) {
     let mut left = READ_OVER_BYTES;
     let reading = async {
         while let Some(Ok(piece)) = pieces.next().await {

@@ -25,5 +25,6 @@ pub(crate) mod tools;
 pub(crate) mod usage;
 pub(crate) mod vigil;
 pub(crate) mod watch;
+pub(crate) mod wheels;
 
 pub(crate) mod refusal;

@@ -72,7 +72,7 @@ pub(crate) fn session_quota(limit: u32, in_use: u32) -> Problem {
 /// The tenant has stored as much as it may.
 pub(crate) fn stored_bytes(limit: u64, in_use: u64) -> Problem {
     let detail = format!(
-        "{in_use} of {limit} bytes of output and artifacts are kept. Delete artifacts, or wait until output expires."
+        "{in_use} of {limit} bytes of output, artifacts and wheels are kept. Delete artifacts or wheels, or wait until output expires."
     );
     Problem::new(Code::QuotaExceeded, detail)
         .retry_after_ms(60_000)

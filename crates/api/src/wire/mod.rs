@@ -36,6 +36,7 @@ pub mod tenants;
 pub mod tool_results;
 pub mod tools;
 pub mod usage;
+pub mod wheels;
 
 /// RFC 3339, UTC, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ToSchema)]

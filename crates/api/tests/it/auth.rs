@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::artifacts::kept;
 use crate::client::{Client, Reply, id_of};
 use crate::issuer::{Issuer, claims};
+use crate::wheels::put;
 
 /// One operation of the document.
 #[derive(Debug, Clone)]
@@ -118,6 +119,7 @@ const OWNERS: &[(&str, Owner)] = &[
     ("key_id", Owner::Tenant),
     ("shell_name", Owner::Name),
     ("role", Owner::Name),
+    ("file_name", Owner::Name),
     ("tenant_id", Owner::Operators),
     ("host_id", Owner::Operators),
     ("name", Owner::Everybody),
@@ -146,6 +148,7 @@ fn nowhere() -> BTreeMap<&'static str, String> {
             ("file", "docs.css"),
             ("role", "theirs"),
             ("shell_name", "main"),
+            ("file_name", "theirs-1.0-py3-none-any.whl"),
         ]
         .map(|(name, id)| (name, id.to_owned())),
     )
@@ -244,6 +247,7 @@ async fn what_is_another_tenants_looks_like_nothing() {
     let role = theirs.request("PUT", "/v1/roles/theirs").json(&json!({"scopes": ["calls:read"]}));
     theirs.send(role).await.expect(200);
     let key = theirs.post("/v1/keys", &json!({"name": "x"})).await.expect(201);
+    let wheel = put(&theirs, "theirs-1.0-py3-none-any.whl", b"PK\x03\x04").await.expect(201);
     let running = app.running(&theirs).await;
     let artifact_id = kept(&app, &running, "secret", b"secret").await;
     let call_id = running.id();
@@ -308,8 +312,9 @@ async fn what_is_another_tenants_looks_like_nothing() {
     assert!(!by_session.to_string().contains(&session_id), "{by_session:#}");
     let roles = theirs.get("/v1/roles").await.expect(200);
     assert_eq!(roles["data"][4]["scopes"], json!(["calls:read"]), "theirs is as it was");
+    assert_eq!(theirs.get("/v1/wheels").await.expect(200)["data"], json!([wheel]));
     assert!(theirs.with_key(key["key"].as_str().expect("a key")).get("/v1/me").await.status == 200);
-    for list in ["/v1/calls", "/v1/artifacts"] {
+    for list in ["/v1/calls", "/v1/artifacts", "/v1/wheels"] {
         assert_eq!(ours.get(list).await.expect(200)["data"], json!([]));
     }
     assert_eq!(crate::app::ids(&ours.get("/v1/sessions").await.expect(200)), std::slice::from_ref(&session));

@@ -31,3 +31,4 @@ mod streams;
 mod tokens;
 mod tool_results;
 mod usage;
+mod wheels;

@@ -21,14 +21,16 @@ pub struct Upload {
     size_bytes: u64,
     open_ended: bool,
     sent_bytes: u64,
+    /// What came of it when its key was asked for before.
+    known: Option<FileWritten>,
 }
 
 impl Upload {
     pub(super) fn new(stream: Stream, size_bytes: u64, open_ended: bool) -> Self {
-        Self { stream, size_bytes, open_ended, sent_bytes: 0 }
+        Self { stream, size_bytes, open_ended, sent_bytes: 0, known: None }
     }
 
-    /// Sends the next piece.
+    /// Sends the next piece. Nothing more is sent of a file that the agent has under this key already.
     ///
     /// # Errors
     /// What the agent says against it, [`LinkError::TooLarge`] for more than was announced, or that the link ended.
@@ -38,20 +40,24 @@ impl Upload {
         if self.sent_bytes > self.size_bytes {
             return Err(LinkError::TooLarge);
         }
+        if self.known.is_some() {
+            return Ok(());
+        }
         let whole = !self.open_ended && self.sent_bytes == self.size_bytes;
         let sent = async {
             if whole {
                 // The answer may come before this is done, and belongs to `finish`.
-                return self.stream.send_input(offset, piece).await;
+                return self.stream.send_input(offset, piece).await.map(|()| None);
             }
-            // The agent may refuse before it has everything: its answer comes first then.
+            // The agent may refuse before it has everything, or have it: its answer comes first then.
             tokio::select! {
                 biased;
-                item = self.stream.next() => Err(refused(item)),
-                sent = self.stream.send_input(offset, piece) => sent,
+                item = self.stream.next() => answer(item).map(Some),
+                sent = self.stream.send_input(offset, piece) => sent.map(|()| None),
             }
         };
-        timeout(PIECE_LIMIT, sent).await.unwrap_or(Err(late()))
+        self.known = timeout(PIECE_LIMIT, sent).await.unwrap_or(Err(late()))?;
+        Ok(())
     }
 
     /// All of it was sent: the file takes its place.
@@ -59,26 +65,27 @@ impl Upload {
     /// # Errors
     /// What the agent says against it, or that the link ended; then nobody knows whether the file is in place.
     pub async fn finish(self) -> Result<FileWritten, LinkError> {
+        if let Some(known) = self.known {
+            return Ok(known);
+        }
         let finished = async {
             if self.open_ended {
                 self.stream.seal_input(self.sent_bytes).await?;
             }
             self.stream.finish_input().await?;
-            match self.stream.next().await {
-                Ok(Item::Reply(Reply::Written(written))) => Ok(written),
-                item => Err(refused(item)),
-            }
+            answer(self.stream.next().await)
         };
         timeout(PIECE_LIMIT, finished).await.unwrap_or(Err(late()))
     }
 }
 
-fn refused(item: Result<Item, End>) -> LinkError {
+fn answer(item: Result<Item, End>) -> Result<FileWritten, LinkError> {
     match item {
-        Ok(Item::Reply(Reply::Error(error))) => error.into(),
-        Ok(Item::Reply(_) | Item::Output(_)) => LinkError::Protocol("an answer to another question"),
-        Err(End::Closed) => LinkError::Protocol("a stream that ended without an answer"),
-        Err(End::Disconnected) => LinkError::Disconnected,
+        Ok(Item::Reply(Reply::Written(written))) => Ok(written),
+        Ok(Item::Reply(Reply::Error(error))) => Err(error.into()),
+        Ok(Item::Reply(_) | Item::Output(_)) => Err(LinkError::Protocol("an answer to another question")),
+        Err(End::Closed) => Err(LinkError::Protocol("a stream that ended without an answer")),
+        Err(End::Disconnected) => Err(LinkError::Disconnected),
     }
 }
 

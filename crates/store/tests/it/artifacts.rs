@@ -1,6 +1,9 @@
 //! Artifacts: rows, bytes and what sweeps leave of them.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -113,8 +116,16 @@ async fn bytes_come_and_go_in_a_folder() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let place = folder.path().join("deep/artifacts");
     bytes_come_and_go(Objects::open(&ObjectsConfig::Folder(place.clone()))?).await?;
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&place)?.permissions());
-    assert_eq!(mode & 0o777, 0o700, "nobody else's to read");
+    let mode = |place: &Path| anyhow::Ok(std::fs::metadata(place)?.permissions().mode() & 0o7777);
+    assert_eq!(mode(&place)?, 0o700, "nobody else's to read");
+    // Whoever shares the folder with another user of the machine shares what is in it.
+    std::fs::set_permissions(&place, Permissions::from_mode(0o2775))?;
+    let store = store_on(Objects::open(&ObjectsConfig::Folder(place.clone()))?).await?;
+    let (context, fence) = session(&store, "acme").await?;
+    keep(&store, &context, &fence, &new("a", "shared"), b"shared").await?;
+    let of_tenant = place.join(context.tenant_id().to_string());
+    let inner = std::fs::read_dir(&of_tenant)?.next().context("a folder")??.path();
+    assert_eq!((mode(&of_tenant)?, mode(&inner)?), (0o2775, 0o2775));
     Ok(())
 }
 

@@ -123,6 +123,13 @@ pub(crate) async fn life(store: &Store, mark: &str) -> Result<TenantContext> {
         let own = Fence { after_seq: 2, ..own };
         store.finish_call(&own, Announce::Nothing, Vec::new(), outcome(CallStatus::Succeeded)).await?;
     }
+    let mut draft = Draft::default();
+    draft.push(format!("{mark}-wheel").as_bytes()).await?;
+    let content = draft.seal().await?;
+    let name = format!("{mark}-1.0-py3-none-any.whl").parse()?;
+    store.announce_wheel(&context, &content).await?;
+    store.send_artifact(context.tenant_id(), &content).await?;
+    store.put_wheel(&context, &name, &content).await?;
     let refused = AuditRow {
         allowed: false,
         reason: Some(format!("{mark}-reason")),
@@ -266,7 +273,8 @@ async fn an_erased_tenant_leaves_no_trace_of_what_it_said() -> Result<()> {
         ("output_chunks", 6),
         ("shells", 3),
         ("artifacts", 3),
-        ("artifact_objects", 3),
+        ("wheels", 1),
+        ("artifact_objects", 4),
         ("sessions", 1),
         ("contexts", 1),
         ("api_keys", 2),
@@ -276,7 +284,13 @@ async fn an_erased_tenant_leaves_no_trace_of_what_it_said() -> Result<()> {
     ] {
         assert_eq!(deleted.get(table), Some(&rows), "{table}: {deleted:?}");
     }
-    assert_eq!(receipt.object_bytes, 3 * (MARK.len() as u64 + "-artifact 0".len() as u64));
+    let object_bytes = 3 * marked("artifact 0").len() + marked("wheel").len();
+    assert_eq!(receipt.object_bytes, object_bytes as u64);
+    // What its keys still had under way brings nothing back.
+    let mut draft = Draft::default();
+    draft.push(b"late").await?;
+    let late = store.announce_wheel(&context, &draft.seal().await?).await;
+    ensure!(matches!(late, Err(StoreError::Conflict { .. })), "{late:?}");
     ensure!(receipt.kept["audit_log"] == receipt.trail_links && receipt.trail_findings == 0, "{receipt:?}");
     // What was used is still billed, the hour that was open too.
     ensure!(receipt.kept["usage_hours"] >= 1, "{receipt:?}");
@@ -432,7 +446,7 @@ async fn an_erasure_that_is_cut_off_anywhere_goes_on_and_counts_exactly() -> Res
     assert_eq!(found(&database, &[MARK, ADDRESS]).await?, []);
     let receipt = done.receipt.context("a receipt")?;
     for (table, rows) in
-        [("calls", 3), ("call_events", 9), ("output_chunks", 6), ("artifact_objects", 3), ("sessions", 1)]
+        [("calls", 3), ("call_events", 9), ("output_chunks", 6), ("artifact_objects", 4), ("sessions", 1)]
     {
         assert_eq!(receipt.deleted.get(table), Some(&rows), "{table}: {receipt:?}");
     }

@@ -47,8 +47,9 @@ async fn an_export_has_everything_of_a_tenant_and_nothing_of_others() -> Result<
         ("output_chunks", 6),
         ("shells", 3),
         ("artifacts", 3),
-        ("artifact_objects", 3),
-        ("artifact_content", 3),
+        ("wheels", 1),
+        ("artifact_objects", 4),
+        ("artifact_content", 4),
         ("api_keys", 2),
         ("roles", 1),
         ("contexts", 1),
@@ -76,12 +77,12 @@ async fn an_export_has_everything_of_a_tenant_and_nothing_of_others() -> Result<
     );
     assert_eq!(
         texts("artifact_content", "base64")?,
-        (0..3).map(|n| marked(&format!("artifact {n}"))).collect()
+        (0..3).map(|n| marked(&format!("artifact {n}"))).chain([marked("wheel")]).collect()
     );
     // It says that it is whole, and how much it was.
     ensure!(lines[0]["export"]["tenant_id"] == context.tenant_id().to_string(), "{}", lines[0]);
     let end = &lines.last().context("an end")?["end"];
-    assert_eq!((&end["rows"]["calls"], &end["rows"]["artifact_content"]), (&json!(3), &json!(3)));
+    assert_eq!((&end["rows"]["calls"], &end["rows"]["artifact_content"]), (&json!(3), &json!(4)));
 
     // Cut off anywhere, it goes on behind its last checkpoint, and both parts are the whole.
     let whole: Vec<_> =
@@ -133,7 +134,7 @@ async fn an_export_is_of_one_moment() -> Result<()> {
         .await?;
     let rest = read(export).await?;
     for (table, count) in
-        [("calls", 3), ("call_events", 9), ("output_chunks", 6), ("artifacts", 3), ("artifact_content", 3)]
+        [("calls", 3), ("call_events", 9), ("output_chunks", 6), ("artifacts", 3), ("artifact_content", 4)]
     {
         assert_eq!(rows(&rest, table).len(), count, "{table}");
     }

@@ -15,6 +15,7 @@ use store::{
 };
 
 use crate::calls::{outcome, output, queued, started, worker};
+use crate::wheels::made;
 
 #[tokio::test]
 async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_not_exist() -> Result<()> {
@@ -50,6 +51,7 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
         bail!("a new context")
     };
     let (key, _) = store.create_own_key(&owner, NewKey { name: "k".to_owned(), ..NewKey::default() }).await?;
+    let wheel = made(&store, &owner, "tiny-1.0-py3-none-any.whl", b"secret").await?;
 
     let gone = |result: Result<(), StoreError>| matches!(result, Err(StoreError::NotFound { .. }));
     assert!(gone(store.get_session(&thief, session.id).await.map(drop)));
@@ -67,6 +69,9 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
     }
     assert!(gone(store.get_shell(&thief, session.id, shell.id).await.map(drop)));
     assert!(gone(store.revoke_own_key(&thief, key.id).await.map(drop)));
+    assert!(gone(store.get_wheel(&thief, &wheel.name).await.map(drop)));
+    assert!(gone(store.delete_wheel(&thief, &wheel.name).await));
+    assert!(store.list_wheels(&thief, None, Page::default()).await?.items.is_empty());
     assert!(store.list_shells(&thief, session.id).await?.is_empty());
     assert!(store.list_sessions(&thief, &SessionFilter::default(), Page::default()).await?.items.is_empty());
     let filter = CallFilter { session_id: Some(session.id), ..CallFilter::default() };
@@ -123,6 +128,7 @@ async fn the_database_itself_hides_other_tenants_from_the_app_role() -> Result<(
     let fence = Fence::of(&call).context("started")?;
     store.append_events(&fence, Announce::Started, vec![output(0, b"secret")]).await?;
     store.create_own_key(&owner, NewKey { name: "k".to_owned(), ..NewKey::default() }).await?;
+    made(&store, &owner, "tiny-1.0-py3-none-any.whl", b"secret").await?;
 
     let mut app = connected_as(&database, "toolhost_app").await?;
     let visible = [
@@ -135,6 +141,8 @@ async fn the_database_itself_hides_other_tenants_from_the_app_role() -> Result<(
         "shells",
         "idempotency_keys",
         "audit_log",
+        "wheels",
+        "artifact_objects",
     ];
     for who in [None, Some(thief.tenant_id()), Some(owner.tenant_id())] {
         for table in visible {
@@ -162,6 +170,14 @@ async fn the_database_itself_hides_other_tenants_from_the_app_role() -> Result<(
     .await?;
     let changed = sqlx::query("UPDATE calls SET cancel_requested = true").execute(&mut app).await?;
     assert_eq!(changed.rows_affected(), 0);
+    for insert in [
+        "INSERT INTO artifact_objects (tenant_id, sha256, size_bytes) VALUES ($1, sha256('x'), 1)",
+        "INSERT INTO wheels (id, tenant_id, file_name, project, version, size_bytes, sha256)
+             VALUES (gen_random_uuid(), $1, 'other-1.0-py3-none-any.whl', 'other', '1.0', 6, sha256('secret'))",
+    ] {
+        let made = sqlx::query(insert).bind(owner.tenant_id().uuid()).execute(&mut app).await;
+        assert!(made.is_err(), "{insert}");
+    }
     let made = sqlx::query(
         "INSERT INTO audit_log (tenant_id, principal, action, allowed) VALUES ($1, '{}', 'x', true)",
     )
@@ -175,6 +191,9 @@ async fn the_database_itself_hides_other_tenants_from_the_app_role() -> Result<(
         "SELECT * FROM tenant_slots",
         "SELECT * FROM hosts",
         "DELETE FROM calls",
+        "UPDATE wheels SET file_name = 'other-1.0-py3-none-any.whl'",
+        "UPDATE wheels SET tenant_id = toolhost_tenant()",
+        "DELETE FROM artifact_objects",
         "UPDATE call_events SET seq = 0",
         "UPDATE tenants SET name = 'x'",
         "DELETE FROM audit_log",

@@ -19,3 +19,4 @@ mod sessions;
 mod tls;
 mod upgrades;
 mod usage;
+mod wheels;

@@ -1,11 +1,14 @@
 # Installs what `packages` names for the session's user, with uv and without a network. Its request is on descriptor 3.
 # What cannot be installed leaves the workspace as it was: all that this needs for itself is in /tmp.
-# Exit codes: 0 installed or there already, 10 not to be found, 11 cannot be installed together, 12 does not build, 13 no uv.
+# What the image's wheels do not come to may come with those of the tenant's cache, whose names the request has. It asks for them in a file,
+# and is started again when there are copies in its folder.
+# Exit codes: 0 installed or there already, 10 not to be found, 11 cannot be installed together, 12 does not build, 13 no uv,
+# 14 asks for wheels, 15 a wheel of the cache is damaged, 16 no room.
 import sys
 
 sys.path[:] = [place for place in sys.path if place]
 sys.dont_write_bytecode = True
-import fcntl, json, os, site, subprocess, tempfile
+import fcntl, glob, json, os, shutil, site, subprocess, tempfile, time
 from importlib import metadata
 
 with os.fdopen(3, "rb") as file:
@@ -63,6 +66,48 @@ def put_back():
 # What the image has need not be found again; what is named here is looked for all the same.
 named = {package.replace("_", "-").replace(".", "-").lower() for package in request["names"]}
 present = sorted({d.metadata["Name"].replace("_", "-").replace(".", "-").lower() for d in metadata.distributions() if d.metadata["Name"]})
+copies, cache, turn = request.get("copies"), request.get("cache"), request.get("turn", 0)
+shelf = None
+# Calls that were cut off leave their copies; none lasts that long.
+for left in glob.glob("/tmp/.toolhost-wheels-*"):
+    if os.lstat(left).st_mtime < time.time() - 3600:
+        shutil.rmtree(left, ignore_errors=True)
+if cache:
+    try:
+        exec(compile(sys.argv[1], "<shelf>", "exec"))
+        shelf = Shelf(request["wheels"], copies, cache, set(present) - named)
+    except ImportError:
+        # An image of the tenant's own, with uv and without the library that reads requirements.
+        pass
+
+
+def give_up(code, said):
+    put_back()
+    print(said.rstrip("\n"), file=sys.stderr)
+    sys.exit(code)
+
+
+def ask(older=False):
+    """Ends this run when there are wheels to get."""
+    try:
+        asks = shelf.asks(wanted, older)[:request["most"]] if shelf else []
+    except Damaged as error:
+        give_up(15, f"a wheel of the cache is damaged: {error}")
+    if not asks:
+        return
+    needed, free = sum(size for _, size in asks), shutil.disk_usage("/tmp").free
+    # What is in them needs room as well, before it is in its place.
+    if 2 * needed > free:
+        give_up(16, f"{len(asks)} wheels have {needed} bytes, and unpacked more; /tmp has {free} bytes left")
+    put_back()
+    os.makedirs(copies, 0o700, exist_ok=True)
+    with open(os.path.join(copies, f"asked-{turn}"), "w") as file:
+        json.dump([name for name, _ in asks], file)
+    sys.exit(14)
+
+
+if turn:
+    ask()
 with tempfile.TemporaryDirectory(prefix=".toolhost-packages-", dir="/tmp") as folder:
     excludes = os.path.join(folder, "present")
     with open(excludes, "w") as file:
@@ -70,7 +115,7 @@ with tempfile.TemporaryDirectory(prefix=".toolhost-packages-", dir="/tmp") as fo
     command = [
         "uv", "pip", "install", "--quiet", "--no-config", "--no-index", "--color", "never", "--no-progress", "--link-mode", "copy",
         "--cache-dir", os.path.join(folder, "cache"), "--python", sys.executable, "--find-links", request["wheels"],
-        "--excludes", excludes, "--target", target, "--",
+        *(["--find-links", copies] if turn else []), "--excludes", excludes, "--target", target, "--",
     ]
     try:
         done = subprocess.run(command + wanted, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
@@ -79,10 +124,17 @@ with tempfile.TemporaryDirectory(prefix=".toolhost-packages-", dir="/tmp") as fo
         sys.exit(13)
 if done.returncode == 0:
     sys.exit(0)
-put_back()
-print(done.stderr, file=sys.stderr, end="")
 said = " ".join(done.stderr.split())
+if any(text in said for text in ("No space left on device", "os error 28")):
+    give_up(16, done.stderr)
+if turn and any(text in said for text in ("Failed to extract", "invalid package format", "Failed to read from zip")):
+    give_up(15, done.stderr)
+ask()
+ask(older=True)
 if "Failed to build" in said or "build backend" in said or "Failed to download and build" in said:
-    sys.exit(12)
-missing = ("was not found in the provided package locations", "no version of", "not found in the package registry", "no versions of")
-sys.exit(10 if any(text in said for text in missing) else 11)
+    give_up(12, done.stderr)
+missing = (
+    "was not found in the provided package locations", "no version of", "not found in the package registry", "no versions of",
+    " is available and ", " are available and ",
+)
+give_up(10 if any(text in said for text in missing) else 11, done.stderr)

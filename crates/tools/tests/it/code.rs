@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use chrono::DateTime;
+use domain::limits::WHEEL_ROUNDS;
 use domain::{CallId, Code, CodeContext, ContextId, ContextStatus, SessionId, TenantId};
 use serde_json::json;
 use tools::ToolError;
-use tools::port::{Background, CommandEnd, CommandOutcome, ContextEnd, Program};
+use tools::port::{Background, CommandEnd, CommandOutcome, ContextEnd, Program, RemoveTarget};
 use uuid::Uuid;
 
 use crate::world::{World, exited};
@@ -207,4 +208,96 @@ async fn each_way_that_packages_fail_has_its_code_and_says_what_uv_said() {
         assert!(error.details["said"].as_str().is_some_and(|said| said.contains("no compiler")), "{error:?}");
         assert_eq!(world.commands.lock().expect("no test panicked").len(), 1, "the code is not run");
     }
+}
+
+#[tokio::test]
+async fn the_tenants_wheels_come_as_they_are_asked_for() {
+    let folder = format!("/tmp/.toolhost-wheels-{}", CallId::from_uuid(Uuid::from_u128(1)));
+    let ended = |code| Ok(CommandOutcome::Ended(exited(code, "", "")));
+    let world = World::new()
+        .with_wheel("one-1.0-py3-none-any.whl", b"1")
+        .with_wheel("two-1.0-py3-none-any.whl", b"22")
+        .with_file(&folder, b"")
+        // What a sandbox writes could be anything: only wheels of the tenant's are heeded, and each once.
+        .with_file(
+            &format!("{folder}/asked-0"),
+            br#"["one-1.0-py3-none-any.whl", "../x", "other-1.0-py3-none-any.whl"]"#,
+        )
+        .with_file(
+            &format!("{folder}/asked-1"),
+            br#"["one-1.0-py3-none-any.whl", "two-1.0-py3-none-any.whl"]"#,
+        )
+        .with_file(&format!("{folder}/asked-2"), b"{nonsense")
+        .with_outcome(ended(14))
+        .with_outcome(ended(14))
+        .with_outcome(ended(14))
+        .with_outcome(ended(0));
+    world.call("python_execute", json!({"code": "1", "packages": ["one"]})).await.expect("it ran");
+    let commands = world.commands.lock().expect("no test panicked");
+    let turns: Vec<_> = commands
+        .iter()
+        .filter_map(|command| match &command.program {
+            Program::Argv { script: Some(script), .. } => {
+                serde_json::from_str::<serde_json::Value>(script).ok()
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!((commands.len(), turns.len()), (5, 4));
+    let cache = json!([["one-1.0-py3-none-any.whl", 1], ["two-1.0-py3-none-any.whl", 2]]);
+    for (number, turn) in turns.iter().enumerate() {
+        assert_eq!(
+            (&turn["turn"], &turn["cache"], &turn["copies"]),
+            (&json!(number), &cache, &json!(folder))
+        );
+    }
+    let copies = world.copies.lock().expect("no test panicked");
+    assert_eq!(*copies, [vec!["one-1.0-py3-none-any.whl"], vec!["two-1.0-py3-none-any.whl"], vec![]]);
+    let told = world.told.lock().expect("no test panicked");
+    assert_eq!(
+        *told,
+        [
+            "1 of the tenant's wheels: one-1.0-py3-none-any.whl",
+            "1 of the tenant's wheels: two-1.0-py3-none-any.whl"
+        ]
+    );
+    let removals = world.removals.lock().expect("no test panicked");
+    assert_eq!((removals.len(), removals[0].target), (1, RemoveTarget::Tree));
+    assert_eq!(format!("{}/{}", removals[0].path.root, removals[0].path.relative), folder);
+}
+
+#[tokio::test]
+async fn an_installation_without_the_tenants_wheels_asks_for_none() {
+    let world = World::new().with_wheel("one-1.0-py3-none-any.whl", b"1");
+    world.call("python_execute", json!({"code": "1", "packages": ["humanize"]})).await.expect("it ran");
+    assert!(world.copies.lock().expect("no test panicked").is_empty());
+    assert!(world.removals.lock().expect("no test panicked").is_empty());
+    assert_eq!(world.commands.lock().expect("no test panicked").len(), 2);
+}
+
+#[tokio::test]
+async fn what_keeps_wheels_from_being_installed_is_told() {
+    for (code, said, expected) in [
+        (15, "one-1.0-py3-none-any.whl: BadZipFile", "a wheel of the tenant is damaged"),
+        (16, "/tmp has 0 bytes left", "no room for the packages"),
+        (10, "one was not found", "the session has no network"),
+    ] {
+        let world = World::new().with_outcome(Ok(CommandOutcome::Ended(exited(code, "", said))));
+        let call = world.call("python_execute", json!({"code": "1", "packages": ["one"]}));
+        let error = call.await.expect_err("not installed");
+        let known = if code == 10 { Code::NetworkRequired } else { Code::PackageFailed };
+        assert_eq!((error.code, &error.details["said"]), (known, &json!(said)));
+        assert!(error.message.contains(expected), "{}", error.message);
+    }
+    // One that asks and asks is stopped.
+    let mut world = World::new();
+    for _ in 0..=WHEEL_ROUNDS {
+        world = world.with_outcome(Ok(CommandOutcome::Ended(exited(14, "", ""))));
+    }
+    let error =
+        world.call("python_execute", json!({"code": "1", "packages": ["one"]})).await.expect_err("no end");
+    assert_eq!(
+        (error.code, world.copies.lock().expect("no test panicked").len()),
+        (Code::PackageFailed, WHEEL_ROUNDS as usize)
+    );
 }

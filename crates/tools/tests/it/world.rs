@@ -57,6 +57,11 @@ pub struct World {
     pub rests: Mutex<u32>,
     pub calls: Mutex<HashMap<CallId, CallStatus>>,
     pub artifacts: Mutex<Vec<(Artifact, Bytes)>>,
+    /// The tenant's wheels, and which were asked for, time by time.
+    pub wheels: Mutex<Vec<(String, Bytes)>>,
+    pub copies: Mutex<Vec<Vec<String>>>,
+    /// What the call has said of how far it is.
+    pub told: Mutex<Vec<String>>,
 }
 
 pub const SHELL: ShellId = ShellId::from_uuid(Uuid::from_u128(7));
@@ -68,6 +73,11 @@ impl World {
 
     pub fn with_file(self: Arc<Self>, path: &str, content: &[u8]) -> Arc<Self> {
         self.files.lock().unwrap().insert(path.to_owned(), content.to_vec());
+        self
+    }
+
+    pub fn with_wheel(self: Arc<Self>, name: &str, content: &'static [u8]) -> Arc<Self> {
+        self.wheels.lock().unwrap().push((name.to_owned(), Bytes::from_static(content)));
         self
     }
 
@@ -117,6 +127,7 @@ impl World {
             contexts: self.clone(),
             records: self.clone(),
             artifacts: self.clone(),
+            wheels: self.clone(),
             events: self.clone(),
         }
     }

@@ -204,6 +204,7 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         contexts: ports.clone(),
         records: ports.clone(),
         artifacts: ports.clone(),
+        wheels: ports.clone(),
         events: ports,
     };
     let arguments = facts.call.arguments.clone();

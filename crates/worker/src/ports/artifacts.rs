@@ -35,7 +35,7 @@ impl CallPorts {
         }
     }
 
-    fn not_stored(&self, unwritten: Unwritten) -> ToolError {
+    pub(super) fn not_stored(&self, unwritten: Unwritten) -> ToolError {
         match unwritten {
             Unwritten::Refused(StoreError::NotFound { .. }) => no_such(),
             Unwritten::Refused(error) if is_storage(&error) => {

@@ -23,6 +23,7 @@ mod search;
 mod shells;
 pub(crate) mod signal;
 mod waits;
+mod wheels;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -15,7 +15,7 @@ use tools::ToolError;
 use tools::port::{
     ArtifactDraft, ArtifactQuery, ArtifactRef, ArtifactSource, Artifacts, Before, ContextEnd, ContextRun,
     Contexts, Events, KnownFile, OutputPart, Outputs, Records, SandboxPath, ShellInput, ShellOutput, Shells,
-    Undoable, Waits,
+    Undoable, Waits, WheelFile, Wheels,
 };
 use uuid::Uuid;
 
@@ -272,8 +272,31 @@ impl Artifacts for World {
 }
 
 #[async_trait]
+impl Wheels for World {
+    async fn list(&self) -> Result<Vec<WheelFile>, ToolError> {
+        let wheels = self.wheels.lock().unwrap();
+        let file = |(name, content): &(String, Bytes)| WheelFile {
+            name: name.clone(),
+            size_bytes: content.len() as u64,
+        };
+        Ok(wheels.iter().map(file).collect())
+    }
+
+    async fn copy(&self, names: &[String], folder: &SandboxPath) -> Result<(), ToolError> {
+        self.copies.lock().unwrap().push(names.to_vec());
+        let wheels = self.wheels.lock().unwrap();
+        for (name, content) in wheels.iter().filter(|(name, _)| names.contains(name)) {
+            let path = SandboxPath { root: folder.root, relative: format!("{}/{name}", folder.relative) };
+            self.files.lock().unwrap().insert(place(&path), content.to_vec());
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
 impl Events for World {
-    async fn progress(&self, _message: Option<String>, _percent: Option<f64>) -> Result<(), ToolError> {
+    async fn progress(&self, message: Option<String>, _percent: Option<f64>) -> Result<(), ToolError> {
+        self.told.lock().unwrap().extend(message);
         Ok(())
     }
 }

@@ -1,0 +1,188 @@
+//! A tenant's wheels: installed in its own sessions by `packages`, whatever they need with them, and in nobody else's.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::{Client, Host, Reply};
+
+/// Makes wheels in the workspace, as their authors would anywhere.
+const MAKE: &str = r#"
+import zipfile
+def wheel(project, version, requires=(), tag="py3-none-any", text=None):
+    name = project.lower().replace("-", "_").replace(".", "_")
+    info = f"{project.replace('-', '_')}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n" + "".join(f"Requires-Dist: {one}\n" for one in requires)
+    files = {f"{name}.py": text or f"version = '{version}'\n", f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n"}
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+    path = f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+    return path
+wheel("Tiny.One", "1.0", ["tiny-two>=1; python_version >= '3.0'", "numpy", "tiny-never; extra == 'more'", "tiny-gone; python_version < '3'"])
+wheel("tiny-two", "0.9")
+wheel("tiny-two", "1.0")
+wheel("tiny-two", "3.0", tag="cp27-cp27m-win32")
+wheel("tiny-four", "1.0")
+wheel("tiny-four", "2.0", ["no-such-package-here"])
+wheel("humanize", "99.0")
+content = bytearray(open(wheel("tiny-lie", "1.0", text="text = 'the truth'\n"), "rb").read())
+at = content.index(b"the truth")
+content[at:at + 9] = b"the liars"
+open("tiny_lie-1.0-py3-none-any.whl", "wb").write(content)
+"#;
+
+async fn put(client: &Client, name: &str, content: Vec<u8>) -> Result<Reply> {
+    client.send(client.request("PUT", &format!("/v1/wheels/{name}")).body(content)).await
+}
+
+/// Installs packages in a session and runs code.
+async fn run(client: &Client, session: &str, packages: Value, code: &str) -> Result<Value> {
+    client.run(session, "python_execute", json!({"code": code, "packages": packages})).await
+}
+
+fn shown<'a>(call: &'a Value, field: &str) -> &'a Value {
+    &call["result"]["structured"][field]
+}
+
+/// All that is in the workspace, and what installations have left in /tmp.
+async fn places(client: &Client, session: &str) -> Result<Value> {
+    let call = client
+        .bash(session, "find /workspace -printf '%p %y %m %s\\n' | sort; ls -d /tmp/.toolhost-wheels-* 2>&1")
+        .await?;
+    Ok(shown(&call, "stdout").clone())
+}
+
+/// A tenant whose wheels are those of [`MAKE`].
+async fn with_wheels(host: &Host) -> Result<Client> {
+    let client = host.tenant("acme")?.client;
+    let session = client.session(json!({})).await?;
+    let made = client.run(&session, "python_execute", json!({"code": MAKE})).await?;
+    ensure!(made["result"]["is_error"] == false, "{made:#}");
+    let listed = client.get(&format!("/v1/sessions/{session}/files/list")).await?.expect(200)?;
+    let mut count = 0;
+    for file in listed["data"].as_array().context("files")? {
+        let path = file["path"].as_str().context("a path")?;
+        if let Some(name) = path.rsplit('/').next().filter(|name| name.ends_with(".whl")) {
+            let content = client.get(&format!("/v1/sessions/{session}/files?path={path}")).await?;
+            let name = name.replace("tiny_one", "Tiny.One");
+            put(&client, &name, content.bytes).await?.expect(201)?;
+            count += 1;
+        }
+    }
+    ensure!(count == 8, "{listed:#}");
+    client.delete(&format!("/v1/sessions/{session}")).await?.expect(202)?;
+    Ok(client)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wheels_of_a_tenant_are_installed_in_its_sessions_alone() {
+    Host::test(&[], async |host| {
+        let client = &with_wheels(host).await?;
+        let code = "import tiny_one, tiny_two\n(tiny_one.version, tiny_two.version)";
+        for _ in 0..2 {
+            let session = client.session(json!({})).await?;
+            let call = run(client, &session, json!(["tiny-one"]), code).await?;
+            ensure!(shown(&call, "result") == "('1.0', '1.0')", "{call:#}");
+            let events = format!("/v1/calls/{}/events", call["id"].as_str().context("an id")?);
+            let events = client.get(&events).await?.expect(200)?;
+            let told: Vec<_> = events["data"]
+                .as_array()
+                .context("events")?
+                .iter()
+                .filter_map(|event| event["message"].as_str())
+                .collect();
+            ensure!(
+                told == [
+                    "1 of the tenant's wheels: tiny_one-1.0-py3-none-any.whl",
+                    "1 of the tenant's wheels: tiny_two-1.0-py3-none-any.whl"
+                ],
+                "{events:#}"
+            );
+            ensure!(!events.to_string().contains("call.output"), "no trace of attempts: {events:#}");
+            let left = places(client, &session).await?;
+            ensure!(
+                left.as_str().is_some_and(|left| left.contains("No such file") && !left.contains(".whl")),
+                "{left}"
+            );
+            // It is there for later calls and for programs.
+            let call = client.bash(&session, "python3 -c 'import tiny_one; print(tiny_one.version)'").await?;
+            ensure!(shown(&call, "stdout") == "1.0\n", "{call:#}");
+        }
+        let session = &client.session(json!({})).await?;
+        // Versions decide, and what cannot be installed gives way to what is older.
+        let call = run(client, session, json!(["tiny-two<1"]), "import tiny_two\ntiny_two.version").await?;
+        ensure!(shown(&call, "result") == "'0.9'", "{call:#}");
+        let call = run(client, session, json!(["tiny-four"]), "import tiny_four\ntiny_four.version").await?;
+        ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        // What the image has comes first.
+        let call =
+            run(client, session, json!(["humanize>=4"]), "import humanize\nhumanize.__version__").await?;
+        ensure!(
+            shown(&call, "result").as_str().is_some_and(|version| version.starts_with("'4.")),
+            "{call:#}"
+        );
+        let wheels = client.get("/v1/wheels?limit=100").await?.expect(200)?;
+        for wheel in wheels["data"].as_array().context("wheels")? {
+            let name = wheel["file_name"].as_str().context("a name")?;
+            let is_used = ["tiny_one-", "tiny_two-0", "tiny_two-1", "tiny_four-"]
+                .iter()
+                .any(|start| name.starts_with(start));
+            ensure!(wheel["last_used_at"].is_string() == is_used, "{wheel:#}");
+        }
+        // Nobody else has them, and a tenant no longer what it has deleted.
+        let rival = host.tenant("rival")?.client;
+        let theirs = rival.session(json!({})).await?;
+        let call = run(&rival, &theirs, json!(["tiny-one"]), "1").await?;
+        ensure!(call["error"]["code"] == "network_required", "{call:#}");
+        ensure!(client.delete("/v1/wheels/tiny_two-1.0-py3-none-any.whl").await?.status == 204);
+        let session = &client.session(json!({})).await?;
+        let before = places(client, session).await?;
+        let call = run(client, session, json!(["tiny-one"]), "print('not run')").await?;
+        ensure!(call["status"] == "failed" && call["error"]["code"] == "network_required", "{call:#}");
+        ensure!(
+            call["error"]["details"]["said"].as_str().is_some_and(|said| said.contains("tiny-two")),
+            "{call:#}"
+        );
+        ensure!(places(client, session).await? == before, "{before}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_wheel_is_named_and_leaves_the_workspace_as_it_was() {
+    Host::test(&[], async |host| {
+        let client = &with_wheels(host).await?;
+        put(client, "tiny_junk-1.0-py3-none-any.whl", b"PK\x03\x04 and no zip".to_vec()).await?.expect(201)?;
+        let session = &client.session(json!({})).await?;
+        let before = places(client, session).await?;
+        for name in ["tiny-junk", "tiny-lie"] {
+            let call = run(client, session, json!([name, "tiny-one"]), "print('not run')").await?;
+            ensure!(call["status"] == "failed" && call["error"]["code"] == "package_failed", "{call:#}");
+            ensure!(call["error"]["message"].as_str().is_some_and(|message| message.contains("damaged")), "{call:#}");
+            let said = call["error"]["details"]["said"].as_str().context("what was said")?;
+            ensure!(said.contains(&name.replace('-', "_")), "{call:#}");
+            ensure!(places(client, session).await? == before, "{before}");
+        }
+        // Neither is the session spoiled by it.
+        let call = run(client, session, json!(["tiny-one"]), "import tiny_one\ntiny_one.version").await?;
+        ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        // What does not fit into /tmp is not even fetched.
+        for (script, text) in [
+            ("install.py", include_str!("../../../crates/tools/src/code/install.py")),
+            ("shelf.py", include_str!("../../../crates/tools/src/code/shelf.py")),
+        ] {
+            client.run(session, "write_file", json!({"path": script, "content": text})).await?;
+        }
+        let request = json!({
+            "packages": ["tiny-huge"], "names": ["tiny-huge"], "wheels": "/opt/toolhost/wheels", "turn": 0, "most": 64,
+            "copies": "/tmp/.toolhost-wheels-x", "cache": [["tiny_huge-1.0-py3-none-any.whl", 1_u64 << 40]],
+        });
+        let command = format!("python3 -X utf8 -c \"$(cat install.py)\" \"$(cat shelf.py)\" 3<<< '{request}'; echo \"exit $?\"; ls -d /tmp/.toolhost-wheels-*");
+        let call = client.bash(session, &command).await?;
+        ensure!(shown(&call, "stdout") == "exit 16\n", "{call:#}");
+        Ok(())
+    })
+    .await;
+}
