@@ -72,6 +72,15 @@ pub enum Authenticated {
     Operator(OperatorContext),
 }
 
+/// What the end of a credential's time means to whoever asks about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// The credential is refused.
+    Refuses,
+    /// Nothing: what it began while it held may come to its end. That it was revoked counts all the same.
+    IsLetPass,
+}
+
 /// Why a credential is refused. Faces answer all but the last two alike (401).
 #[derive(Debug, thiserror::Error)]
 pub enum AuthRefusal {
@@ -196,8 +205,18 @@ impl Store {
         presented: &str,
         address: Option<IpAddr>,
     ) -> Result<Authenticated, AuthRefusal> {
+        self.authenticate_again(presented, address, Expiry::Refuses).await
+    }
+
+    /// The same for a key that has begun something.
+    pub async fn authenticate_again(
+        &self,
+        presented: &str,
+        address: Option<IpAddr>,
+        expiry: Expiry,
+    ) -> Result<Authenticated, AuthRefusal> {
         let answer = match Presented::parse(presented) {
-            Some(presented) => self.check(&presented).await,
+            Some(presented) => self.check(&presented, expiry).await,
             None => Err((AuthRefusal::Malformed, None, None)),
         };
         match answer {
@@ -215,6 +234,7 @@ impl Store {
     async fn check(
         &self,
         presented: &Presented<'_>,
+        expiry: Expiry,
     ) -> Result<Known, (AuthRefusal, Option<KeyId>, Option<TenantId>)> {
         let digest = self.pepper().hash_presented(presented);
         let now = Instant::now();
@@ -231,10 +251,13 @@ impl Store {
             return Err((AuthRefusal::Unknown, Some(presented.key_id()), None));
         };
         let tenant_id = row.known.tenant.as_ref().map(|(id, _)| *id);
-        match row.refusal() {
+        match row.refusal(expiry) {
             Some(refusal) => Err((refusal, Some(presented.key_id()), tenant_id)),
             None => {
-                self.auth().remember(digest, row.known.clone());
+                // One whose time is over is right for this question alone.
+                if !row.expired {
+                    self.auth().remember(digest, row.known.clone());
+                }
                 Ok(row.known)
             }
         }
@@ -246,12 +269,13 @@ impl Store {
         tenant_id: TenantId,
         id: KeyId,
         address: Option<IpAddr>,
+        expiry: Expiry,
     ) -> Result<TenantContext, AuthRefusal> {
         let of_tenant = |row: &KeyRow| row.known.tenant.as_ref().is_some_and(|(of, _)| *of == tenant_id);
         let Some((_, row)) = self.key_row(id).await?.filter(|(_, row)| of_tenant(row)) else {
             return Err(AuthRefusal::Unknown);
         };
-        match (row.refusal(), row.known.speak(address)) {
+        match (row.refusal(expiry), row.known.speak(address)) {
             (None, Authenticated::Tenant(context)) => Ok(context),
             (Some(refusal), _) => {
                 self.record_refusal(&refusal, Some(id), Some(tenant_id), address).await;
@@ -394,10 +418,10 @@ struct KeyRow {
 
 impl KeyRow {
     /// Why the key is good for nothing now.
-    fn refusal(&self) -> Option<AuthRefusal> {
+    fn refusal(&self, expiry: Expiry) -> Option<AuthRefusal> {
         if self.revoked {
             Some(AuthRefusal::Revoked)
-        } else if self.expired {
+        } else if self.expired && expiry == Expiry::Refuses {
             Some(AuthRefusal::Expired)
         } else if self.status == Some(TenantStatus::Suspended) {
             Some(AuthRefusal::TenantSuspended)

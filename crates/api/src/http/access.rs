@@ -128,10 +128,6 @@ pub(crate) async fn authorize(State(gate): State<Gate>, request: Request, next: 
     };
     let (mut response, quotas) = match admitted {
         Ok(Admitted { authenticated, credential, needs, quotas, place, share }) => {
-            let tenant = match &authenticated {
-                Authenticated::Tenant(context) => Some(context.tenant_id()),
-                Authenticated::Operator(_) => None,
-            };
             match authenticated {
                 Authenticated::Tenant(context) => drop(parts.extensions.insert(Tenant(context))),
                 Authenticated::Operator(context) => drop(parts.extensions.insert(Operator(context))),
@@ -143,7 +139,7 @@ pub(crate) async fn authorize(State(gate): State<Gate>, request: Request, next: 
             let mut response = tokio::select! {
                 biased;
                 response = handled => judged(state, credential, needs, response),
-                () = vigil::until_refused(state, &credential, needs.as_slice(), tenant) => {
+                () = vigil::until_refused(state, &credential, needs.as_slice()) => {
                     access::unauthenticated().into_response()
                 }
             };

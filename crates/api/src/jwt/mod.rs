@@ -32,7 +32,7 @@ use self::token::Token;
 pub(crate) type Refusal = &'static str;
 
 /// Its time is over.
-pub(crate) const EXPIRED: Refusal = "token_expired";
+const EXPIRED: Refusal = "token_expired";
 
 /// Why a token speaks for nobody now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

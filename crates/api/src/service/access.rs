@@ -1,10 +1,11 @@
 //! Who asks: from a presented credential to a tenant's or an operator's context, and whether that still holds.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use domain::{Code, OperatorContext, Principal, Scope, TenantContext, TenantId, TenantStatus};
-use store::{AuthRefusal, Authenticated, StoreError};
+use store::{AuthRefusal, Authenticated, Expiry, StoreError};
 
 use super::rates;
 use super::vigil::Carrier;
@@ -21,8 +22,8 @@ const ISSUER_RETRY_MS: u64 = 2_000;
 pub(crate) struct Credential {
     presented: Presented,
     address: Option<IpAddr>,
-    /// When it stops holding by itself, where it says so.
-    until: Option<DateTime<Utc>>,
+    /// What was found of an issuer's token.
+    verified: Option<Arc<Verified>>,
     /// What it came on, when that can be cut.
     carrier: Option<Carrier>,
 }
@@ -41,11 +42,11 @@ impl Credential {
     /// What came as a bearer's: a key, or an issuer's token.
     pub(crate) fn bearer(state: &ApiState, text: &str, address: Option<IpAddr>) -> Self {
         let presented = if state.issuers.takes(text) { Presented::Jwt } else { Presented::Key };
-        Self { presented: presented(text.to_owned()), address, until: None, carrier: None }
+        Self { presented: presented(text.to_owned()), address, verified: None, carrier: None }
     }
 
     pub(crate) fn token(token: String, address: Option<IpAddr>) -> Self {
-        Self { presented: Presented::Token(token), address, until: None, carrier: None }
+        Self { presented: Presented::Token(token), address, verified: None, carrier: None }
     }
 
     /// Says what it came on.
@@ -73,7 +74,7 @@ impl Credential {
 
     /// When it stops holding by itself, where it says so.
     pub(crate) fn until(&self) -> Option<DateTime<Utc>> {
-        self.until
+        self.verified.as_ref().map(|verified| verified.until)
     }
 }
 
@@ -126,7 +127,7 @@ pub(crate) async fn authenticate(
     let outcome = match shown {
         Shown::Key(key) => state.store.authenticate(key, credential.address).await,
         Shown::Token(Some(token)) => {
-            live_key(state, &token, credential.address).await.map(Authenticated::Tenant)
+            live_key(state, &token, credential.address, Expiry::Refuses).await.map(Authenticated::Tenant)
         }
         Shown::Token(None) => Err(AuthRefusal::Malformed),
         Shown::Jwt(Err(Unverified::NoKeys)) => {
@@ -134,8 +135,8 @@ pub(crate) async fn authenticate(
             return Err(Problem::new(Code::IssuerUnavailable, detail).retry_after_ms(ISSUER_RETRY_MS));
         }
         Shown::Jwt(verified) => match by_jwt(state, verified, credential.address).await {
-            Ok((authenticated, until)) => {
-                credential.until = Some(until);
+            Ok((authenticated, verified)) => {
+                credential.verified = Some(Arc::new(verified));
                 Ok(authenticated)
             }
             Err(refusal) => Err(refusal),
@@ -177,7 +178,7 @@ pub(crate) enum Standing {
 
 /// Looks at an open stream's credential again, as if the stream were opened now with the scopes that it `needs`.
 pub(crate) async fn standing(state: &ApiState, credential: &Credential, needs: &[Scope]) -> Standing {
-    match again(state, credential).await {
+    match again(state, credential, Expiry::Refuses).await {
         Ok(Authenticated::Tenant(context)) if needs.iter().all(|scope| context.has(*scope)) => {
             Standing::Good(Box::new(context))
         }
@@ -187,46 +188,53 @@ pub(crate) async fn standing(state: &ApiState, credential: &Credential, needs: &
     }
 }
 
-/// What becomes of something that a credential has begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It may go on; also while the database does not answer, as nothing new can be read either.
-    Good,
-    /// The credential's time is over, and nothing else was looked at.
-    Expired,
-    /// It may not: the credential was revoked or has lost a scope, or its tenant was suspended.
-    Over,
-}
-
-/// Judges what a credential has begun, a tenant's or an operator's, with the scopes that it `needs`.
-pub(crate) async fn verdict(state: &ApiState, credential: &Credential, needs: &[Scope]) -> Verdict {
-    let may = match again(state, credential).await {
+/// Whether what a credential has begun, a tenant's or an operator's, with the scopes that it `needs`, may go on: not once the credential
+/// was revoked, has lost a scope or has expired, as far as that is heeded, or its tenant was suspended. It may while the database does not
+/// answer, as nothing new can be read either.
+pub(crate) async fn may_go_on(
+    state: &ApiState,
+    credential: &Credential,
+    needs: &[Scope],
+    expiry: Expiry,
+) -> bool {
+    match again(state, credential, expiry).await {
         Ok(Authenticated::Tenant(context)) => needs.iter().all(|scope| context.has(*scope)),
         Ok(Authenticated::Operator(_)) => needs.iter().all(|scope| *scope == Scope::Operator),
         Err(AuthRefusal::Store(_)) => true,
-        Err(AuthRefusal::Expired | AuthRefusal::Token(jwt::EXPIRED)) => return Verdict::Expired,
         Err(
             AuthRefusal::Malformed
             | AuthRefusal::Unknown
             | AuthRefusal::Revoked
+            | AuthRefusal::Expired
             | AuthRefusal::TenantSuspended
             | AuthRefusal::Token(_),
         ) => false,
-    };
-    if may { Verdict::Good } else { Verdict::Over }
+    }
 }
 
 /// Who a credential that was good speaks for now.
-async fn again(state: &ApiState, credential: &Credential) -> Result<Authenticated, AuthRefusal> {
+async fn again(
+    state: &ApiState,
+    credential: &Credential,
+    expiry: Expiry,
+) -> Result<Authenticated, AuthRefusal> {
     match &credential.presented {
-        Presented::Key(key) => state.store.authenticate(key, credential.address).await,
+        Presented::Key(key) => state.store.authenticate_again(key, credential.address, expiry).await,
         Presented::Jwt(text) => {
-            let verified = state.issuers.verify(text, state.store.clock().now()).await;
+            let now = state.store.clock().now();
+            let is_let_pass = |verified: &&Verified| expiry == Expiry::IsLetPass && verified.until <= now;
+            let verified = match credential.verified.as_deref().filter(is_let_pass) {
+                // Its issuer may have taken the key back, whose tokens are all over: only of its subject there may be news.
+                Some(verified) => Ok(verified.clone()),
+                None => state.issuers.verify(text, now).await,
+            };
             by_jwt(state, verified, credential.address).await.map(|(who, _)| who)
         }
         // What was opened outlives the URL that opened it, but not the key that made the URL.
         Presented::Token(token) => match state.signer.read_stream_token(token, DateTime::<Utc>::MIN_UTC) {
-            Some(token) => live_key(state, &token, credential.address).await.map(Authenticated::Tenant),
+            Some(token) => {
+                live_key(state, &token, credential.address, expiry).await.map(Authenticated::Tenant)
+            }
             None => Err(AuthRefusal::Malformed),
         },
     }
@@ -242,19 +250,19 @@ pub(crate) fn bound_to(state: &ApiState, credential: &Credential) -> Option<Targ
     }
 }
 
-/// The context of an issuer's token, and until when it holds.
+/// The context of an issuer's token, and what was found of it.
 async fn by_jwt(
     state: &ApiState,
     verified: Result<Verified, Unverified>,
     address: Option<IpAddr>,
-) -> Result<(Authenticated, DateTime<Utc>), AuthRefusal> {
+) -> Result<(Authenticated, Verified), AuthRefusal> {
     match verified {
         Ok(verified) => {
             let authenticated = match state.store.authenticate_subject(&verified.subject, address).await? {
                 Authenticated::Tenant(context) => Authenticated::Tenant(context.until(Some(verified.until))),
                 operator @ Authenticated::Operator(_) => operator,
             };
-            Ok((authenticated, verified.until))
+            Ok((authenticated, verified))
         }
         Err(Unverified::Refused(reason)) => Err(state.store.refuse_token(reason, address).await),
         Err(Unverified::UnknownKey) => Err(state.store.refuse_token(jwt::UNKNOWN_KEY, address).await),
@@ -271,17 +279,18 @@ async fn live_key(
     state: &ApiState,
     token: &StreamToken,
     address: Option<IpAddr>,
+    expiry: Expiry,
 ) -> Result<TenantContext, AuthRefusal> {
     let scope = match token.target {
         Target::Call(_) => Scope::CallsRead,
         Target::Artifact(_) => Scope::ArtifactsRead,
     };
     if let Some(id) = token.key_id {
-        let maker = state.store.authenticate_maker(token.tenant_id, id, address).await?;
+        let maker = state.store.authenticate_maker(token.tenant_id, id, address, expiry).await?;
         return Ok(maker.with_only(&[scope]));
     }
     // Made with an issuer's token: the URL never holds for longer than that, and nor does what it opened.
-    if token.expires_at <= state.store.clock().now() {
+    if expiry == Expiry::Refuses && token.expires_at <= state.store.clock().now() {
         return Err(AuthRefusal::Expired);
     }
     if tenant_status(state, token.tenant_id).await? == TenantStatus::Suspended {
@@ -291,7 +300,7 @@ async fn live_key(
     Ok(TenantContext::verified(token.tenant_id, reader, vec![scope], Vec::new()))
 }
 
-pub(crate) async fn tenant_status(state: &ApiState, id: TenantId) -> Result<TenantStatus, StoreError> {
+async fn tenant_status(state: &ApiState, id: TenantId) -> Result<TenantStatus, StoreError> {
     let service = OperatorContext::verified(Principal::system());
     Ok(state.store.get_tenant(&service, id).await?.status)
 }

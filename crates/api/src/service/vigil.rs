@@ -6,17 +6,18 @@
 //! * An answer that goes on ends with its credential in every way. A request that is not answered yet is not broken off because its
 //!   credential's *time* is over: who waits for a call, or sends a file that cannot be resumed, would lose it to the end of a short token.
 //!   What was revoked, suspended or has lost the scope ends. That also keeps a body that is held back from being finished by a key that was
-//!   revoked meanwhile.
+//!   revoked meanwhile, before its time was over or after.
 //! * Nothing new is sent from then on. What a slow reader has not taken yet lies in the connection, so that is cut as well, where it carries
 //!   nothing else (HTTP/1). HTTP/2 shares connections between credentials: there the stream ends when its reader takes the next piece.
 
 use std::time::Duration;
 
-use domain::{Scope, TenantId, TenantStatus};
+use domain::Scope;
+use store::Expiry;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::access::{self, Credential, Verdict};
+use super::access::{self, Credential};
 use crate::state::ApiState;
 
 /// Time for the last word, before the connection is cut.
@@ -40,42 +41,21 @@ impl Carrier {
 
 /// Until what the credential opened would not be opened any more.
 pub(crate) async fn until_over(state: &ApiState, credential: &Credential, needs: &[Scope]) {
+    until_not(state, credential, needs, Expiry::Refuses).await;
+}
+
+/// Until a request that was let in is to be broken off.
+pub(crate) async fn until_refused(state: &ApiState, credential: &Credential, needs: &[Scope]) {
+    until_not(state, credential, needs, Expiry::IsLetPass).await;
+}
+
+async fn until_not(state: &ApiState, credential: &Credential, needs: &[Scope], expiry: Expiry) {
     loop {
         sleep(state.config.streams.recheck).await;
         // Boxed, as it is large and waits most of the time.
-        match Box::pin(access::verdict(state, credential, needs)).await {
-            Verdict::Good => {}
-            Verdict::Expired | Verdict::Over => return,
-        }
-    }
-}
-
-/// Until a request that was let in, of this tenant or an operator, is to be broken off.
-pub(crate) async fn until_refused(
-    state: &ApiState,
-    credential: &Credential,
-    needs: &[Scope],
-    tenant: Option<TenantId>,
-) {
-    loop {
-        sleep(state.config.streams.recheck).await;
-        match Box::pin(access::verdict(state, credential, needs)).await {
-            Verdict::Good => {}
-            Verdict::Over => return,
-            Verdict::Expired => return until_suspended(state, tenant).await,
-        }
-    }
-}
-
-/// Of a credential whose time is over nothing can change any more but its tenant.
-async fn until_suspended(state: &ApiState, tenant: Option<TenantId>) {
-    let Some(tenant) = tenant else { return std::future::pending().await };
-    loop {
-        let status = Box::pin(access::tenant_status(state, tenant)).await;
-        if status.is_ok_and(|status| status == TenantStatus::Suspended) {
+        if !Box::pin(access::may_go_on(state, credential, needs, expiry)).await {
             return;
         }
-        sleep(state.config.streams.recheck).await;
     }
 }
 

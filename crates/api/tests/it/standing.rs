@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use domain::{Scope, TenantStatus};
-use serde_json::json;
+use serde_json::{Value, json};
+use store::NewKey;
 use store::testing::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -15,9 +16,11 @@ use crate::client::Client;
 /// More than the sockets between the two hold.
 const ROWS: usize = 20_000;
 
+const RECHECK: Duration = Duration::from_millis(100);
+
 async fn app() -> App {
     App::with(|config| {
-        config.streams.recheck = Duration::from_millis(100);
+        config.streams.recheck = RECHECK;
         // Nothing else ends them while a test runs.
         config.streams.stall = Duration::from_secs(3_600);
         config.streams.buffer_bytes = 64 * 1024;
@@ -36,6 +39,48 @@ async fn ask(client: &Client, request: &str) -> TcpStream {
     let head = format!("{line}\r\nHost: x\r\nAuthorization: Bearer {}\r\n{rest}", client.key);
     socket.write_all(head.as_bytes()).await.expect("writes");
     socket
+}
+
+/// A request that was let in, and whose body is held back.
+struct Held {
+    socket: TcpStream,
+    rest: String,
+}
+
+impl Held {
+    async fn ask(client: &Client, path: &str, body: &Value) -> Self {
+        let body = body.to_string();
+        let (first, rest) = body.split_at(10);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut socket = ask(client, &head).await;
+        // It is let in, and its body is asked for.
+        let mut asked = [0; 25];
+        socket.read_exact(&mut asked).await.expect("is let in");
+        assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+        socket.write_all(first.as_bytes()).await.expect("writes");
+        Self { socket, rest: rest.to_owned() }
+    }
+
+    /// It is answered so without its body, which comes too late.
+    async fn ends_with(mut self, status: &str) {
+        let mut answer = vec![0; status.len()];
+        let read = timeout(Duration::from_secs(60), self.socket.read_exact(&mut answer)).await;
+        read.expect("is answered").expect("an answer");
+        assert_eq!(String::from_utf8_lossy(&answer), status);
+        let _ = self.socket.write_all(self.rest.as_bytes()).await;
+    }
+
+    /// Its body comes, and so it is answered.
+    async fn goes_on(mut self, status: &str) {
+        self.socket.write_all(self.rest.as_bytes()).await.expect("writes");
+        let mut answer = vec![0; status.len()];
+        let read = timeout(Duration::from_secs(60), self.socket.read_exact(&mut answer)).await;
+        read.expect("is answered").expect("an answer");
+        assert_eq!(String::from_utf8_lossy(&answer), status);
+    }
 }
 
 fn connections(app: &App) -> f64 {
@@ -122,24 +167,44 @@ async fn a_body_that_is_held_back_is_not_finished_by_a_revoked_key() {
     let app = app().await;
     let (tenant, ours) = app.tenant("acme").await;
     let (key, client) = app.key(tenant, Scope::tenant_default()).await;
-    let body = json!({"name": "kept for later", "role": "admin"}).to_string();
-    let (first, rest) = body.split_at(10);
-    let head = format!(
-        "POST /v1/keys HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    let mut held = ask(&client, &head).await;
-    // It is let in, and its body is asked for.
-    let mut asked = [0; 25];
-    held.read_exact(&mut asked).await.expect("is let in");
-    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
-    held.write_all(first.as_bytes()).await.expect("writes");
+    let body = json!({"name": "kept for later", "role": "admin"});
+    let held = Held::ask(&client, "/v1/keys", &body).await;
     app.store.revoke_key(&app.operator, key).await.expect("revokes");
-    let mut answer = vec![0; 12];
-    let read = timeout(Duration::from_secs(60), held.read_exact(&mut answer)).await;
-    read.expect("is answered").expect("an answer");
-    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 401");
-    let _ = held.write_all(rest.as_bytes()).await;
+    held.ends_with("HTTP/1.1 401").await;
     let keys = ours.get("/v1/keys").await.expect(200);
     assert!(!keys.to_string().contains("kept for later"), "{keys:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_expires_lets_its_requests_come_to_their_end_unless_it_is_revoked_then() {
+    let app = app().await;
+    let (tenant, ours) = app.tenant("acme").await;
+    let new = NewKey { name: "brief".to_owned(), scopes: Scope::tenant_default(), ..NewKey::default() };
+    let (key, plain) = app.store.create_key(&app.operator, tenant, new).await.expect("a key");
+    let client = Client::new(&app.base, plain.reveal());
+    let (above, plain) = app.store.create_operator_key(&app.operator, "brief", None).await.expect("a key");
+    let operator = Client::new(&app.base, plain.reveal());
+    let goes_on = Held::ask(&client, "/v1/sessions", &json!({"metadata": {"its": "end"}})).await;
+    let body = json!({"name": "too late"});
+    let late =
+        [Held::ask(&client, "/v1/keys", &body).await, Held::ask(&operator, "/v1/admin/tenants", &body).await];
+    app.database
+        .execute("UPDATE api_keys SET expires_at = clock_timestamp() WHERE name = 'brief'")
+        .await
+        .expect("expires");
+    for client in [&client, &operator] {
+        let is_over = async || client.get("/v1/me").await.status == 401;
+        until("its time is over", Duration::from_secs(30), is_over).await;
+    }
+    // Each is judged some more times now. Were it not so, this would show less, and not something else.
+    tokio::time::sleep(RECHECK * 10).await;
+    goes_on.goes_on("HTTP/1.1 201").await;
+    for id in [key.id, above.id] {
+        app.store.revoke_key(&app.operator, id).await.expect("revokes");
+    }
+    for held in late {
+        held.ends_with("HTTP/1.1 401").await;
+    }
+    let keys = ours.get("/v1/keys").await.expect(200);
+    assert!(!keys.to_string().contains("too late"), "{keys:#}");
 }

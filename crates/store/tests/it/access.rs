@@ -6,8 +6,8 @@ use domain::policy::Policy;
 use domain::{CallId, CallStatus, Scope, ShellId, TenantStatus};
 use store::testing::{TestDatabase, operator, running_session, tenant, until};
 use store::{
-    AuditFilter, AuthRefusal, Authenticated, Hint, NewKey, NewShell, NewTenant, Page, SessionFence, ShellEnd,
-    ShellLog, ShellToEnd, ShellWish, Store, StoreError,
+    AuditFilter, AuthRefusal, Authenticated, Expiry, Hint, NewKey, NewShell, NewTenant, Page, SessionFence,
+    ShellEnd, ShellLog, ShellToEnd, ShellWish, Store, StoreError,
 };
 
 use crate::calls::{queued, started, worker};
@@ -93,8 +93,13 @@ async fn what_is_not_a_valid_key_is_refused_and_the_right_way() -> Result<()> {
     assert!(matches!(other_pepper.authenticate(good, None).await, Err(AuthRefusal::Unknown)));
 
     let past = NewKey { expires_at: Some(store.clock().now() - TimeDelta::seconds(1)), ..new_key("past") };
-    let (_, expired) = store.create_own_key(&context, past).await?;
+    let (late, expired) = store.create_own_key(&context, past).await?;
+    // What it began may come to its end, unless it is revoked; it begins nothing.
+    let again = async || store.authenticate_again(expired.reveal(), None, Expiry::IsLetPass).await;
+    assert!(again().await.is_ok());
     assert!(matches!(store.authenticate(expired.reveal(), None).await, Err(AuthRefusal::Expired)));
+    store.revoke_own_key(&context, late.id).await?;
+    assert!(matches!(again().await, Err(AuthRefusal::Revoked)));
 
     assert!(store.authenticate(good, None).await.is_ok());
     store.revoke_own_key(&context, key.id).await?;
@@ -108,7 +113,11 @@ async fn what_is_not_a_valid_key_is_refused_and_the_right_way() -> Result<()> {
         store.list_audit(&context, &AuditFilter::default(), Page { limit: 100, after: None }).await?.items;
     let refused: Vec<_> =
         trail.iter().filter(|row| row.action == "auth.refuse").map(|row| row.reason.as_deref()).collect();
-    assert_eq!(refused, [Some("revoked"), Some("expired")], "those of known keys are the tenant's to see");
+    assert_eq!(
+        refused,
+        [Some("revoked"), Some("revoked"), Some("expired")],
+        "those of known keys are the tenant's to see"
+    );
     Ok(())
 }
 
