@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use domain::event::OutputPiece;
 use domain::{CallId, CallStatus, CodeContext, ContextId, Shell, ShellId, StreamName};
 use serde_json::{Map, Value};
@@ -90,6 +91,10 @@ pub trait Shells: Send + Sync {
 
     /// All shells of the session, newest first.
     async fn list(&self) -> Result<Vec<Shell>, ToolError>;
+
+    /// For a call that is run again: when it was first started, or sooner where that is not known. What it may have done to the shell that a name
+    /// means is not to be done to one that came later.
+    fn run_before_at(&self) -> Option<DateTime<Utc>>;
 
     /// The log from an offset on, at most so many bytes; what has been written is never lost by reading.
     async fn output(&self, id: ShellId, since_offset: u64, max_bytes: u64) -> Result<ShellOutput, ToolError>;

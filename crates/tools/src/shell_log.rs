@@ -86,14 +86,13 @@ pub(crate) async fn find(cx: &Context, text: &str) -> Result<Shell, ToolError> {
     if let Ok(id) = text.parse() {
         return cx.shells.get(id).await;
     }
-    let newest = cx
-        .shells
-        .list()
-        .await?
-        .into_iter()
-        // Not one that was started after this call: a run again of it must mean the same shell.
-        .filter(|shell| shell.call_id <= cx.call_id)
-        .find(|shell| shell.name.as_ref().is_some_and(|name| name.as_str() == text));
+    let has_name = |shell: &Shell| shell.name.as_ref().is_some_and(|name| name.as_str() == text);
+    // By its own time: calls that wait start their shells after those that came later.
+    let before = cx.shells.run_before_at();
+    let was_there = |shell: &Shell| before.is_none_or(|before| shell.created_at <= before);
+    let shells = cx.shells.list().await?.into_iter();
+    let newest =
+        shells.filter(|shell| has_name(shell) && was_there(shell)).max_by_key(|shell| shell.created_at);
     newest.ok_or_else(|| {
         let message = format!("No command of this session was started in the background as {text}.");
         ToolError::new(domain::Code::ShellNotFound, message).hint(

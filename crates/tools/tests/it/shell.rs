@@ -1,8 +1,10 @@
 //! The shell toolkit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{CallId, CallStatus, Code, ShellStatus, StreamName};
+use chrono::DateTime;
+use domain::{CallId, CallStatus, Code, ShellId, ShellStatus, StreamName};
 use serde_json::json;
 use tools::port::{Background, Captured, CommandEnd, CommandOutcome, NamedEnd, Program};
 use tools::{Catalog, Conclusion, ToolError};
@@ -482,6 +484,35 @@ async fn a_shell_is_found_by_the_name_that_it_began_as() {
         panic!("refused")
     };
     assert_eq!(problems[0].pointer, "/until/shell_id");
+}
+
+#[tokio::test]
+async fn a_name_means_the_newest_shell_and_for_a_call_that_is_run_again_none_that_came_later() {
+    let at = |seconds| DateTime::from_timestamp(seconds, 0);
+    let started = |number: u128, seconds: i64| domain::Shell {
+        id: ShellId::from_uuid(Uuid::from_u128(number)),
+        // Their calls were admitted in the other order, and both after the call that asks.
+        call_id: CallId::from_uuid(Uuid::from_u128(100 - number)),
+        name: Some("dev".parse().expect("a name")),
+        created_at: at(seconds).expect("a time"),
+        ..shell(ShellStatus::Running)
+    };
+    for (run_before_at, meant) in [(None, Some(2)), (at(15), Some(1)), (at(20), Some(2)), (at(5), None)] {
+        let world = Arc::new(World { run_before_at, ..World::default() });
+        let world = world.with_shell(started(1, 10), &[]).with_shell(started(2, 20), &[]);
+        for tool in ["bash_output", "kill_bash"] {
+            let result = world.call(tool, json!({"shell_id": "dev"})).await;
+            let meant = meant.map(|number| ShellId::from_uuid(Uuid::from_u128(number)).to_string());
+            let found = match result {
+                Ok(finished) => finished.result.structured["shell_id"].as_str().map(str::to_owned),
+                Err(error) => {
+                    assert_eq!(error.code, Code::ShellNotFound);
+                    None
+                }
+            };
+            assert_eq!(found, meant, "{tool}, run before at {run_before_at:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chrono::DateTime;
+use chrono::{DateTime, Utc};
 use domain::event::OutputPiece;
 use domain::{
     Artifact, CallId, CallStatus, Code, SessionId, Shell, ShellId, ShellStatus, StreamName, TenantId,
@@ -43,12 +43,18 @@ pub struct World {
     pub versions: Mutex<Vec<(String, Before, Option<String>)>>,
     /// The call was run before: its plans are found.
     pub is_run_again: bool,
+    /// When that was.
+    pub run_before_at: Option<DateTime<Utc>>,
     pub lists: Mutex<Vec<ListQuery>>,
     pub listing: Mutex<Listing>,
     pub shells: Mutex<Vec<Shell>>,
     /// How code in contexts ends, in order.
     pub contexts: Mutex<VecDeque<Result<ContextEnd, ToolError>>>,
     pub log: Mutex<Vec<OutputPiece>>,
+    /// From where the log was read.
+    pub reads: Mutex<Vec<u64>>,
+    /// What the shell writes whenever it is waited for, and that takes five milliseconds.
+    pub drips: Option<&'static str>,
     pub inputs: Mutex<Vec<ShellInput>>,
     pub kills: Mutex<Vec<Duration>>,
     pub waits: Mutex<Vec<(u64, Duration)>>,

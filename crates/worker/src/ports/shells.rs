@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use domain::{Code, Shell, ShellId, ShellStatus, limits};
 use sandbox::protocol::KillRequest;
 use store::{OutputOwner, StoreError};
 use tokio::time::{Instant, timeout, timeout_at};
 use tools::ToolError;
-use tools::port::{ShellInput, ShellOutput, Shells};
+use tools::port::{ShellInput, ShellOutput, Shells, Waits};
 
 use super::line::Line;
 use super::{CallPorts, context_of};
+use crate::call::Start;
 use crate::shell::key_of;
 use crate::tenure::Unwritten;
 
@@ -40,6 +42,18 @@ impl Shells for CallPorts {
         let store = facts.tenure.store();
         let read = facts.tenure.write(|| store.list_shells(&context, facts.call.session_id)).await;
         read.map_err(|unwritten| self.unwritten(unwritten))
+    }
+
+    fn run_before_at(&self) -> Option<DateTime<Utc>> {
+        if !self.is_run_again() {
+            return None;
+        }
+        let facts = &self.facts;
+        Some(match facts.how {
+            // It may have been lost before its start was written.
+            Start::Resumed { .. } => facts.call.started_at.unwrap_or(facts.call.created_at),
+            Start::Direct | Start::Claimed => facts.tenure.store().clock().now() - self.elapsed(),
+        })
     }
 
     async fn output(&self, id: ShellId, since_offset: u64, max_bytes: u64) -> Result<ShellOutput, ToolError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chrono::DateTime;
+use chrono::{DateTime, Utc};
 use domain::event::OutputPiece;
 use domain::{
     Artifact, ArtifactId, CallId, CallStatus, Code, SessionId, Shell, ShellId, ShellStatus, StreamName,
@@ -130,12 +130,17 @@ impl Shells for World {
         Ok(self.shells.lock().unwrap().clone())
     }
 
+    fn run_before_at(&self) -> Option<DateTime<Utc>> {
+        self.run_before_at
+    }
+
     async fn output(
         &self,
         _id: ShellId,
         since_offset: u64,
         max_bytes: u64,
     ) -> Result<ShellOutput, ToolError> {
+        self.reads.lock().unwrap().push(since_offset);
         let mut output = ShellOutput { next_offset: since_offset, ..ShellOutput::default() };
         for piece in self.log.lock().unwrap().iter() {
             let skip = since_offset.saturating_sub(piece.log_offset).min(piece.bytes.len() as u64);
@@ -154,6 +159,10 @@ impl Shells for World {
 
     async fn changed(&self, _id: ShellId, since_offset: u64, wait: Duration) -> Result<(), ToolError> {
         self.waits.lock().unwrap().push((since_offset, wait));
+        if let Some(text) = self.drips {
+            self.goes_on(StreamName::Stdout, text);
+            *self.elapsed.lock().unwrap() += Duration::from_millis(5);
+        }
         Ok(())
     }
 
