@@ -22,6 +22,8 @@ pub(crate) struct BashOutput;
 const FILTER_CHARS: usize = 1_000;
 /// Most memory of a compiled `filter`, in bytes. Its time is linear in the output whatever it says.
 const FILTER_BYTES: usize = 1 << 20;
+/// Pause between looks at a log in which there is no whole line yet: what is written without ends of lines comes in many pieces.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -126,12 +128,17 @@ impl Tool for BashOutput {
             cx.shells.changed(id, input.since_offset, Duration::from_millis(input.wait_ms)).await?;
             waited_at = Some(found.next_offset);
         }
+        let mut before = None;
         let looked = loop {
-            let looked = look(cx, id, &input, filter.as_ref(), budget).await?;
+            let looked = look(cx, id, &input, filter.as_ref(), budget, &mut before).await?;
             let left = until.saturating_sub(cx.waits.elapsed());
             if looked.is_enough || left.is_zero() || waited_at == Some(looked.log_end) {
                 break looked;
             }
+            if waited_at.is_some() {
+                cx.waits.time(left.min(BETWEEN_LOOKS)).await?;
+            }
+            let left = until.saturating_sub(cx.waits.elapsed());
             cx.shells.changed(id, looked.log_end, left).await?;
             waited_at = Some(looked.log_end);
         };
@@ -189,12 +196,14 @@ struct Looked {
     is_enough: bool,
 }
 
+/// Looks. `before` keeps what was before the read from one look to the next.
 async fn look(
     cx: &Context,
     id: ShellId,
     input: &Input,
     filter: Option<&Regex>,
     budget: u64,
+    before: &mut Option<Vec<OutputPiece>>,
 ) -> Result<Looked, ToolError> {
     let mut read = cx.shells.output(id, input.since_offset, budget).await?;
     // Asked after the log, so that "ended and nothing more" is never said too early.
@@ -209,13 +218,18 @@ async fn look(
     }
     let mut is_enough = true;
     if let Some(filter) = filter {
-        let before = before(cx, id, input, LINE_BYTES).await?;
-        let (lines, any) = matching(filter, input, &before, &pieces, read.next_offset, is_over);
+        let known = match before.take() {
+            Some(known) => known,
+            None => log_before(cx, id, input, LINE_BYTES).await?,
+        };
+        let (lines, any) = matching(filter, input, &known, &pieces, read.next_offset, is_over);
         is_enough = any || is_over || more;
         pieces = lines;
+        // It stays as it is, once the log has come so far.
+        *before = (shell.next_offset >= input.since_offset).then_some(known);
     } else if input.strip_ansi {
-        let before = before(cx, id, input, 0).await?;
-        pieces = stripped(&before, pieces, is_over.then_some(read.next_offset));
+        let known = log_before(cx, id, input, 0).await?;
+        pieces = stripped(&known, pieces, is_over.then_some(read.next_offset));
     }
     Ok(Looked { state, read, pieces, more, log_end: shell.next_offset, is_enough })
 }
@@ -251,7 +265,12 @@ fn before_begins(input: &Input, bytes: u64) -> u64 {
 }
 
 /// The log right before a read.
-async fn before(cx: &Context, id: ShellId, input: &Input, bytes: u64) -> Result<Vec<OutputPiece>, ToolError> {
+async fn log_before(
+    cx: &Context,
+    id: ShellId,
+    input: &Input,
+    bytes: u64,
+) -> Result<Vec<OutputPiece>, ToolError> {
     let (mut at, mut pieces) = (before_begins(input, bytes), Vec::new());
     while at < input.since_offset {
         let read = cx.shells.output(id, at, input.since_offset - at).await?;

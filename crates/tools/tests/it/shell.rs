@@ -200,6 +200,19 @@ async fn a_line_that_is_written_in_parts_is_matched_as_one() {
 }
 
 #[tokio::test]
+async fn a_wait_for_a_line_does_not_look_at_every_piece_of_it() {
+    let world = Arc::new(World { drips: Some("."), ..World::default() });
+    let world = world.with_shell(shell(ShellStatus::Running), &[(StreamName::Stdout, "50 %\n")]);
+    let arguments =
+        json!({"shell_id": SHELL.to_string(), "filter": "done", "since_offset": 5, "wait_ms": 1_000});
+    let read = world.call("bash_output", arguments).await.expect("read").result;
+    assert_eq!((&read.structured["chunks"], &read.structured["more"]), (&json!([]), &json!(false)));
+    assert_eq!(world.waits.lock().expect("no test panicked").len(), 5, "four pauses between them");
+    let reads = world.reads.lock().expect("no test panicked").clone();
+    assert_eq!(reads, [5, 0, 5, 5, 5, 5], "what was before is read once");
+}
+
+#[tokio::test]
 async fn a_read_waits_when_there_is_nothing_new() {
     let world = World::new().with_shell(shell(ShellStatus::Exited), &[(StreamName::Stdout, "x\u{0}")]);
     let arguments = json!({"shell_id": SHELL.to_string(), "since_offset": 2, "wait_ms": 100});
