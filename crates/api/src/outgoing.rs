@@ -25,7 +25,6 @@ pub enum Plain {
 }
 
 /// What a URL leads to.
-#[derive(Debug)]
 pub struct Endpoint {
     authority: String,
     host: String,
@@ -68,6 +67,13 @@ pub enum AskError {
     Body(usize),
 }
 
+/// Without the path, whose query may have a secret.
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Endpoint").field(&self.authority).finish()
+    }
+}
+
 impl Endpoint {
     /// Takes a URL apart: `https`, or `http` where it may be. `ca` is a file with whom to trust in place of those whom the system trusts.
     ///
@@ -76,6 +82,10 @@ impl Endpoint {
     pub fn parse(url: &str, plain: Plain, ca: Option<&Path>) -> Result<Self, EndpointError> {
         let uri: Uri = url.parse().map_err(|_| EndpointError::Url("that is no URL"))?;
         let authority = uri.authority().ok_or(EndpointError::Url("without a host"))?;
+        // It would be sent as a host's name, and be no credential.
+        if authority.as_str().contains('@') {
+            return Err(EndpointError::Url("with a name or password in it"));
+        }
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let here = matches!(host.as_str(), "localhost" | "127.0.0.1" | "::1");
         let secure = match uri.scheme_str() {
@@ -139,4 +149,22 @@ async fn exchange(
     // It ends with `sender` and the answer, also when the caller's time is over.
     tokio::spawn(connection);
     sender.send_request(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_a_url_are_refused_or_at_least_not_shown() {
+        for url in
+            ["https://user:secret@collector:4318/", "http://secret@127.0.0.1", "https://:secret@[::1]/"]
+        {
+            let refused = Endpoint::parse(url, Plain::Anywhere, None).expect_err("a credential");
+            let said = format!("{refused} {refused:?}");
+            assert!(said.contains("name or password") && !said.contains("secret"), "{said}");
+        }
+        let endpoint = Endpoint::parse("http://127.0.0.1:4318/traces?token=secret", Plain::Here, None);
+        assert_eq!(format!("{:?}", endpoint.expect("a URL")), "Endpoint(\"127.0.0.1:4318\")");
+    }
 }
