@@ -95,10 +95,13 @@ impl<'a> Form<'a> {
             let detail = format!("A form may have at most {FORM_FILES} files.");
             return Err(Problem::new(Code::LimitExceeded, detail));
         }
+        // So far there is no end: a client that sends byte by byte is not to have all of it searched each time.
+        let mut searched = 0;
         let headers = loop {
-            if let Some(end) = self.held.windows(4).position(|four| four == b"\r\n\r\n") {
-                break self.held.split_to(end + 4);
+            if let Some(end) = self.held[searched..].windows(4).position(|four| four == b"\r\n\r\n") {
+                break self.held.split_to(searched + end + 4);
             }
+            searched = self.held.len().saturating_sub(3);
             if self.held.len() > FORM_HEADER_BYTES {
                 return Err(malformed("the headers of a part are too long"));
             }
