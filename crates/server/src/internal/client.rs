@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::Trust;
 use domain::Code;
@@ -29,6 +29,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 const ANSWER_LIMIT: Duration = Duration::from_millis(EXCHANGE_OPEN_MS + 5_000);
 /// Largest refusal.
 const REFUSAL_BYTES: usize = 64 * 1024;
+/// How long nothing more is warned of an address: whoever waits for its session asks five times a second.
+const QUIET: Duration = Duration::from_secs(60);
 
 type Body = BoxBody<bytes::Bytes, BrokenOff>;
 
@@ -37,6 +39,23 @@ pub struct Client {
     key: Secret,
     trust: Option<Trust>,
     connections: Mutex<HashMap<String, SendRequest<Body>>>,
+    unreached: Mutex<Unreached>,
+}
+
+/// Addresses that were not reached, and when that was last a warning.
+#[derive(Debug, Default)]
+struct Unreached(HashMap<String, Instant>);
+
+impl Unreached {
+    /// Whether it is news that an address is not reached.
+    fn is_news(&mut self, address: &str, now: Instant) -> bool {
+        self.0.retain(|_, warned| now.duration_since(*warned) < QUIET);
+        let is_news = !self.0.contains_key(address);
+        if is_news {
+            self.0.insert(address.to_owned(), now);
+        }
+        is_news
+    }
 }
 
 impl std::fmt::Debug for Client {
@@ -49,7 +68,7 @@ impl Client {
     /// A client that shows this key, over TLS to whom it trusts, or in plain.
     #[must_use]
     pub fn new(key: Secret, trust: Option<Trust>) -> Self {
-        Self { key, trust, connections: Mutex::default() }
+        Self { key, trust, connections: Mutex::default(), unreached: Mutex::default() }
     }
 
     /// Opens an operation at the listener at `address`.
@@ -65,18 +84,21 @@ impl Client {
         let request = Request::post(format!("http://{address}{PATH}"))
             .header(hyper::header::AUTHORIZATION, bearer(&self.key))
             .body(body)
-            .map_err(|_| unreachable(address))?;
-        connection.ready().await.map_err(|_| unreachable(address))?;
+            .map_err(|error| self.unreachable(address, &error))?;
+        connection.ready().await.map_err(|error| self.unreachable(address, &error))?;
         let answered = timeout(ANSWER_LIMIT, connection.send_request(request)).await;
         let response = match answered {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) if error.is_canceled() => return Err(unreachable(address)),
+            Ok(Err(error)) if error.is_canceled() => return Err(self.unreachable(address, &error)),
             Ok(Err(error)) => {
                 tracing::debug!(address, %error, "an exchange was not answered");
                 return Err(ExchangeError::broken_off());
             }
             Err(_) => return Err(ExchangeError::broken_off()),
         };
+        if matches!(response.status(), StatusCode::OK | StatusCode::CONFLICT) {
+            self.unreached().0.remove(address);
+        }
         match response.status() {
             StatusCode::OK => {
                 let (items, from) = mpsc::channel(EXCHANGE_BACKLOG);
@@ -97,10 +119,7 @@ impl Client {
                 let message = "The worker of the session does not accept this process.";
                 Err(ExchangeError::new(Code::WorkerUnavailable, message))
             }
-            status => {
-                tracing::warn!(address, %status, "an exchange was refused");
-                Err(unreachable(address))
-            }
+            status => Err(self.unreachable(address, &format!("an exchange was answered {status}"))),
         }
     }
 
@@ -111,11 +130,8 @@ impl Client {
         }
         let sender = match timeout(CONNECT_LIMIT, self.connect(address)).await {
             Ok(Ok(sender)) => sender,
-            Ok(Err(error)) => {
-                tracing::warn!(address, error, "an internal listener cannot be reached");
-                return Err(unreachable(address));
-            }
-            Err(_) => return Err(unreachable(address)),
+            Ok(Err(error)) => return Err(self.unreachable(address, &error)),
+            Err(_) => return Err(self.unreachable(address, &"no connection in time")),
         };
         let mut connections = self.locked();
         connections.retain(|_, connection| !connection.is_closed());
@@ -135,6 +151,21 @@ impl Client {
                 greet(stream).await.map_err(|error| error.to_string())
             }
         }
+    }
+
+    /// A worker that is not reached, for whoever asks, and once a minute for the log.
+    fn unreachable(&self, address: &str, error: &dyn std::fmt::Display) -> ExchangeError {
+        if self.unreached().is_news(address, Instant::now()) {
+            tracing::warn!(address, %error, "a worker is not reached");
+        } else {
+            tracing::debug!(address, %error, "a worker is still not reached");
+        }
+        let message = "The worker of the session cannot be reached at the moment.";
+        ExchangeError::new(Code::WorkerUnavailable, message)
+    }
+
+    fn unreached(&self) -> std::sync::MutexGuard<'_, Unreached> {
+        self.unreached.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<String, SendRequest<Body>>> {
@@ -161,7 +192,19 @@ async fn greet(
     Ok(sender)
 }
 
-fn unreachable(address: &str) -> ExchangeError {
-    tracing::debug!(address, "a worker is not reached");
-    ExchangeError::new(Code::WorkerUnavailable, "The worker of the session cannot be reached at the moment.")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_is_not_reached_is_news_once_a_minute() {
+        let (mut unreached, start) = (Unreached::default(), Instant::now());
+        assert!(unreached.is_news("one", start));
+        assert!(!unreached.is_news("one", start + QUIET / 2));
+        assert!(unreached.is_news("two", start + QUIET / 2), "another one is");
+        assert!(unreached.is_news("one", start + QUIET));
+        assert_eq!(unreached.0.len(), 2);
+        unreached.is_news("one", start + QUIET * 3);
+        assert_eq!(unreached.0.len(), 1, "who is not asked for is forgotten");
+    }
 }
