@@ -212,7 +212,8 @@ pub const ARCHIVE_ENTRIES: u32 = 100_000;
 pub const FORM_FILES: usize = 1_000;
 /// Headers of one part of a form, in bytes: a path of the longest kind, written in full, and some more.
 pub const FORM_HEADER_BYTES: usize = 8 * 1024;
-/// Uploads and downloads of one session that one process carries at the same time: below [`EXCHANGES_PER_SESSION`], so that terminals find room.
+/// Uploads and downloads of one session that one process carries at the same time: below [`EXCHANGES_PER_SESSION`], so that terminals
+/// find room beside what one process carries.
 pub const TRANSFERS_PER_SESSION: u32 = 32;
 /// Uploads and downloads of one tenant that one process carries at the same time: each may hold a megabyte.
 pub const TRANSFERS_PER_TENANT: u32 = 128;

@@ -32,6 +32,12 @@ pub(crate) fn form(headers: &HeaderMap) -> Form {
     }
 }
 
+/// Whether a client takes server-sent events, where there is nothing else.
+pub(crate) fn takes_events(headers: &HeaderMap) -> bool {
+    let ranges = ranges(headers);
+    ranges.is_empty() || weight(&ranges, "text/event-stream", "text/*") > 0.0
+}
+
 /// Who reads a page that is there in several forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
@@ -133,6 +139,25 @@ mod tests {
                 headers.insert(ACCEPT, accept.parse().expect("a header"));
             }
             assert_eq!(form(&headers), wanted, "{accept}");
+        }
+    }
+
+    #[test]
+    fn events_are_given_to_who_takes_them() {
+        for (accept, wanted) in [
+            ("", true),
+            ("*/*", true),
+            ("text/event-stream", true),
+            ("application/json, text/event-stream;q=0.1", true),
+            ("application/json", false),
+            ("application/json, text/event-stream;q=0", false),
+            ("image/png", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            if !accept.is_empty() {
+                headers.insert(ACCEPT, accept.parse().expect("a header"));
+            }
+            assert_eq!(takes_events(&headers), wanted, "{accept}");
         }
     }
 

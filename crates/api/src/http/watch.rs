@@ -6,9 +6,8 @@ use axum::response::Response;
 use domain::file::FileKind;
 use domain::{Code, SessionId};
 
-use super::accept::{Form, form};
+use super::accept::takes_events;
 use super::access::Tenant;
-use super::calls::not_acceptable;
 use super::extract::{Id, Params};
 use super::files::{directory_path, flag};
 use crate::problem::Problem;
@@ -42,8 +41,9 @@ pub(crate) async fn watch_files(
     let recursive = flag(&mut params, "recursive", false)?;
     let files = Files::open(&state, &context, session_id, Verb::Watch, || {
         params.finish()?;
-        if matches!(form(&headers), Form::Neither) {
-            return Err(not_acceptable());
+        if !takes_events(&headers) {
+            let detail = "A watch is available as text/event-stream.";
+            return Err(Problem::new(Code::NotAcceptable, detail));
         }
         directory_path(text.as_deref())
     })

@@ -60,7 +60,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     value(
         "server.failed_auth_per_minute",
-        "Wrong credentials that one address may present to this process in a minute; beyond it is answered 429, except to credentials that were right a while ago.",
+        "Wrong credentials that one address may present to this process in a minute; beyond it is answered 429, except to credentials that were right a while ago or are well signed.",
     ),
     value("server.streams_per_tenant", "Open event streams of one tenant in this process."),
     value("server.streams", "Open event streams of this process."),

@@ -13,7 +13,7 @@ pub(crate) struct CpuTimes {
     pub(crate) service: f64,
     /// The server and all processes that it has started.
     pub(crate) postgres: f64,
-    /// Everything in containers; nothing where the kernel does not tell by control groups of version 2.
+    /// Everything in containers; nothing where a container's control group, of either version, cannot be read.
     pub(crate) sandboxes: Option<f64>,
 }
 

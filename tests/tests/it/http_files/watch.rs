@@ -1,13 +1,16 @@
 //! Changes of files as they happen: told whole or said to be lost, by any process, until there is a reason to end.
 
+use std::cell::RefCell;
+
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use serde_json::json;
+use reqwest::Response;
+use serde_json::{Value, json};
 use tests::client::{PATIENCE, id_of};
 use tests::host::runtime;
 use tests::sse::Parser;
-use tests::{Client, Host, SseEvent};
+use tests::{Client, Host, SseEvent, wait};
 
 use super::Files;
 use crate::gvisor;
@@ -22,9 +25,33 @@ struct Watch {
 }
 
 impl Watch {
+    async fn ask(client: &Client, url: &str) -> Result<Response> {
+        Ok(client.request("GET", url).header("accept", "text/event-stream").send().await?)
+    }
+
     /// Opens one that has begun.
     async fn open(client: &Client, url: &str) -> Result<Self> {
-        let response = client.request("GET", url).header("accept", "text/event-stream").send().await?;
+        Self::begun(Self::ask(client, url).await?).await
+    }
+
+    /// Opens one as soon as there is room for it in the session.
+    async fn open_in_turn(client: &Client, url: &str) -> Result<Self> {
+        let answer = RefCell::new(None);
+        wait::until("there is room for a watch", async || {
+            let response = Self::ask(client, url).await?;
+            if response.status() == 429 {
+                let problem: Value = response.json().await?;
+                ensure!(problem["code"] == "sandbox_limit", "{problem:#}");
+                return Ok(false);
+            }
+            answer.replace(Some(response));
+            Ok(true)
+        })
+        .await?;
+        Self::begun(answer.take().context("an answer")?).await
+    }
+
+    async fn begun(response: Response) -> Result<Self> {
         ensure!(response.status() == 200, "{}: {}", response.status(), response.text().await?);
         ensure!(response.headers()["content-type"] == "text/event-stream");
         let body = response.bytes_stream().boxed();
@@ -184,9 +211,14 @@ async fn a_watch_says_why_it_does_not_begin_and_why_it_ends() {
         }
         files.ask("GET", "/watch?recursive=perhaps", &[], None).await?.problem(400, "invalid_request")?;
         files.ask("GET", "/watch?deep=true", &[], None).await?.problem(400, "invalid_request")?;
-        files.ask("HEAD", "/watch?path=none", &[], None).await?;
-        let image = [("accept", "image/png")];
-        files.ask("GET", "/watch", &image, None).await?.problem(406, "not_acceptable")?;
+        for (path, status) in [("none", 404), ("file", 422), ("out", 403)] {
+            let head = files.ask("HEAD", &format!("/watch?path={path}"), &[], None).await?;
+            ensure!(head.status == status && head.bytes.is_empty(), "{path}: {}", head.status);
+        }
+        for accept in ["image/png", "application/json"] {
+            let reply = files.ask("GET", "/watch", &[("accept", accept)], None).await?;
+            reply.problem(406, "not_acceptable").context(accept)?;
+        }
         let other = host.tenant("other")?.client;
         let theirs = Files { client: &other, session: files.session.clone() };
         theirs.ask("GET", "/watch", &[], None).await?.problem(404, "not_found")?;
@@ -199,24 +231,10 @@ async fn a_watch_says_why_it_does_not_begin_and_why_it_ends() {
         }
         files.ask("GET", "/watch", &[], None).await?.problem(429, "sandbox_limit")?;
         open.pop();
-        let again = async {
-            loop {
-                if let Ok(watch) = Watch::open(&tenant.client, &url).await {
-                    return watch;
-                }
-            }
-        };
-        open.push(tokio::time::timeout(PATIENCE, again).await?);
+        open.push(Watch::open_in_turn(&tenant.client, &url).await?);
         open.truncate(1);
 
-        let gone = async {
-            loop {
-                if let Ok(watch) = Watch::open(&tenant.client, &files.url("/watch?path=d/e")).await {
-                    return watch;
-                }
-            }
-        };
-        let mut gone = tokio::time::timeout(PATIENCE, gone).await?;
+        let mut gone = Watch::open_in_turn(&tenant.client, &files.url("/watch?path=d/e")).await?;
         files.ask("DELETE", "?path=d&recursive=true", &[], None).await?.expect(200)?;
         ensure!(gone.end().await? == "directory_gone");
 
