@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::{Readiness, ReadinessCheck};
 use domain::call::Outcome;
@@ -266,12 +266,15 @@ async fn a_flood_of_questions_for_readiness_costs_one_answer() {
     // Who asked first goes away; the others are answered by what it had asked for.
     first.abort();
     let flood: Vec<_> = (0..500).map(|_| ask()).collect();
+    let since = Instant::now();
     open.add_permits(500);
     let mut answers = Vec::new();
     for answer in flood {
         answers.push(answer.await.expect("joins").expect("answers").status().as_u16());
     }
     assert_eq!(answers, vec![200; 500]);
+    // Once, and once more whenever that answer is older than it holds, on a machine on which all of them take so long.
+    let most = 1 + since.elapsed().as_millis() / 250;
     let asked = asked.load(Ordering::SeqCst);
-    assert!(asked < 50, "the checks ran {asked} times for 500 questions");
+    assert!(asked as u128 <= most, "the checks ran {asked} times for 500 questions, and not {most}");
 }

@@ -13,7 +13,7 @@ pub(crate) use streams::peak_bytes;
 use anyhow::{Context, Result, ensure};
 use reqwest::Body;
 use serde_json::{Value, json};
-use tests::{Client, Host, Reply};
+use tests::{Client, Host, Reply, wait};
 
 /// The files of one session.
 pub(crate) struct Files<'a> {
@@ -175,15 +175,15 @@ async fn files_are_reached_by_who_may_and_recorded() {
         }
         // What policy forbids a model to do, it forbids here as well.
         host.policy(&tenant, &json!({"tools": {"disabled": ["write_file"]}}))?;
-        let denied = async {
-            loop {
-                let reply = files.ask("PUT", "?path=a", &[], Some("x".into())).await?;
-                if reply.status == 403 {
-                    return reply.problem(403, "policy_denied");
-                }
+        wait::until("policy forbids it", async || {
+            let reply = files.ask("PUT", "?path=a", &[], Some("x".into())).await?;
+            if reply.status == 200 {
+                return Ok(false);
             }
-        };
-        tokio::time::timeout(tests::client::PATIENCE, denied).await??;
+            reply.problem(403, "policy_denied")?;
+            Ok(true)
+        })
+        .await?;
         ensure!(files.get("a").await?.status == 200);
         let trail = tenant.client.get("/v1/audit?limit=100").await?.expect(200)?;
         let rows = trail["data"].as_array().context("rows")?;
@@ -200,15 +200,15 @@ async fn files_are_reached_by_who_may_and_recorded() {
         );
 
         tenant.client.delete(&format!("/v1/sessions/{}", files.session)).await?.expect(202)?;
-        let ended = async {
-            loop {
-                let reply = files.get("a").await?;
-                if reply.status != 200 {
-                    return reply.problem(409, "session_ended");
-                }
+        wait::until("its session has ended", async || {
+            let reply = files.get("a").await?;
+            if reply.status == 200 {
+                return Ok(false);
             }
-        };
-        tokio::time::timeout(tests::client::PATIENCE, ended).await??;
+            reply.problem(409, "session_ended")?;
+            Ok(true)
+        })
+        .await?;
         files.ask("GET", "/list", &[], None).await?.problem(409, "session_ended")?;
         Ok(())
     })
@@ -235,14 +235,16 @@ async fn open_transfers_are_bounded_and_others_go_on() {
         files.ask("GET", "/list", &[], None).await?.expect(200)?;
         others.put("x", "x").await?;
         drop(open);
-        let room = async {
-            loop {
-                if files.ask("PUT", "?path=x", &[], Some("x".into())).await?.status == 201 {
-                    return Ok::<_, anyhow::Error>(());
-                }
+        wait::until("there is room again", async || {
+            let reply = files.ask("PUT", "?path=x", &[], Some("x".into())).await?;
+            if reply.status == 429 {
+                reply.problem(429, "sandbox_limit")?;
+                return Ok(false);
             }
-        };
-        tokio::time::timeout(tests::client::PATIENCE, room).await?
+            reply.expect(201)?;
+            Ok(true)
+        })
+        .await
     })
     .await;
 }
