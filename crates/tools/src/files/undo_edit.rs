@@ -62,7 +62,7 @@ impl Tool for UndoEdit {
             last `steps` of them, permission bits that it set included. A file that the change had created is removed. Fails with stale_read when something \
             else has changed the file since. Up to 50 versions a file are kept, 64 MiB a session.",
         toolkit: "files",
-        version: "1.0.0",
+        version: "1.1.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: false, exec: false, human: false, provider: false },
         annotations: Annotations {
