@@ -55,6 +55,7 @@ fn keep_fresh(tls: Tls, files: Vec<PathBuf>, stop: &CancellationToken) -> Result
     let tls = Arc::new(tls);
     let mut asked = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let (kept, stop) = (Arc::clone(&tls), stop.clone());
+    let certificate = files.first().map(|file| file.display().to_string()).unwrap_or_default();
     tokio::spawn(async move {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -70,8 +71,8 @@ fn keep_fresh(tls: Tls, files: Vec<PathBuf>, stop: &CancellationToken) -> Result
             }
             seen = changed_at(&files);
             match kept.reload() {
-                Ok(()) => tracing::info!("the certificate was read again"),
-                Err(error) => tracing::error!(%error, "the certificate stays as it was"),
+                Ok(()) => tracing::info!(certificate, "the certificate was read again"),
+                Err(error) => tracing::error!(certificate, %error, "the certificate stays as it was"),
             }
         }
     });
