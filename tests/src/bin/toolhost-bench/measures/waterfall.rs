@@ -146,9 +146,8 @@ fn draw(trace: &Trace, calls: usize) -> String {
         picture.text(24.0, top + 14.0, Anchor::Start, "", name);
         picture.text(24.0, top + 26.0, Anchor::Start, "faint small", what);
         picture.bar((x(from), top + 5.0), ((x(to) - x(from)).max(1.5), 16.0), colour);
-        let (at, anchor) =
-            if x(to) > RIGHT - 60.0 { (RIGHT + 8.0, Anchor::Start) } else { (x(to) + 8.0, Anchor::Start) };
-        picture.text(at, top + 17.5, anchor, "number", &format!("{:.2}", to - from));
+        let end = if x(to) > RIGHT - 60.0 { RIGHT } else { x(to) };
+        picture.text(end + 8.0, top + 17.5, Anchor::Start, "number", &format!("{:.2}", to - from));
     }
     picture.finish(WIDTH, bottom + 24.0, "The spans of one call on a scale of time")
 }
