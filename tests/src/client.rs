@@ -230,6 +230,16 @@ impl Client {
         self.run(session_id, "bash", json!({"command": command})).await
     }
 
+    /// Runs a command that must come to its end; what it wrote to stdout.
+    ///
+    /// # Errors
+    /// When it is refused, or comes to no end of its own.
+    pub async fn stdout(&self, session_id: &str, command: &str) -> Result<String> {
+        let call = self.bash(session_id, command).await?;
+        ensure!(call["status"] == "succeeded", "{command}: {call:#}");
+        Ok(call["result"]["structured"]["stdout"].as_str().context("stdout")?.to_owned())
+    }
+
     /// Follows a call to its end without cuts.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use crate::{Client, Process, engine};
 
 const PEPPER: &str = "a pepper for tests, which is long enough";
 const SIGNING_KEY: &str = "a signing key for tests, long enough too";
+const INTERNAL_KEY: &str = "a key between processes of one test, long enough";
 
 /// An installation.
 #[derive(Debug)]
@@ -66,6 +67,21 @@ impl Host {
         let mut host = Box::pin(Self::prepare()).await.expect("an installation can be made");
         let outcome = Box::pin(body(&mut host)).await;
         host.finish(outcome);
+    }
+
+    /// The same with a worker and an API in a process of its own each, and an internal listener between them.
+    ///
+    /// # Panics
+    /// When the installation does not start, the test fails, or something is left behind.
+    pub async fn test_apart(body: impl AsyncFnOnce(&mut Self) -> Result<()>) {
+        Self::test_prepared(async |host| {
+            host.set("internal.listen", "127.0.0.1:0");
+            host.set("internal.key", INTERNAL_KEY);
+            host.worker()?;
+            host.serve(&[])?;
+            body(host).await
+        })
+        .await;
     }
 
     fn finish(self, outcome: Result<()>) {
@@ -260,6 +276,16 @@ impl Host {
         let file = self.folder.path().join("policy.json");
         std::fs::write(&file, policy.to_string())?;
         self.cli(&["admin", "tenant", "policy", &tenant.id, &file.display().to_string()]).map(drop)
+    }
+
+    /// Its one container, given that no pool keeps others.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn only_container(&self) -> Result<String> {
+        let containers = engine::containers(&self.installation)?;
+        ensure!(containers.len() == 1, "{containers:?}");
+        containers.into_iter().next().context("one")
     }
 
     /// The installation's folder.

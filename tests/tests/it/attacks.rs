@@ -15,13 +15,6 @@ pub(crate) const MEMORY_OF_A_FLOOD: u64 = 64 << 20;
 
 const SMALL: &str = r#"{"resources": {"cpus": 1.0, "memory_mb": 256, "disk_mb": 64, "pids": 64}}"#;
 
-/// Runs a command that must come to its end; what it printed.
-async fn printed(client: &Client, session: &str, command: &str) -> Result<String> {
-    let call = client.bash(session, command).await?;
-    ensure!(call["status"] == "succeeded", "{command}: {call:#}");
-    Ok(call["result"]["structured"]["stdout"].as_str().context("stdout")?.to_owned())
-}
-
 async fn python(client: &Client, session: &str, code: &str) -> Result<String> {
     let call = client.run(session, "python_execute", json!({"code": code})).await?;
     ensure!(call["status"] == "succeeded", "{code}: {call:#}");
@@ -55,7 +48,7 @@ except OSError as error:
         if nix::unistd::Uid::effective().is_root() {
             ensure!(inodes == "limit 28 True\n", "ENOSPC: {inodes}");
         }
-        ensure!(printed(&client, session, "rm -rf many; echo ok > file; cat file").await? == "ok\n");
+        ensure!(client.stdout(session, "rm -rf many; echo ok > file; cat file").await? == "ok\n");
 
         // A file that only looks large takes no disk, and is read where it is asked; beyond the limit of sizes there is none.
         let sparse = python(&client, session, "
@@ -117,17 +110,17 @@ except OSError as error:
         ensure!(well?["result"]["structured"]["stdout"] == "well\n");
 
         // Patterns that are dear elsewhere.
-        printed(&client, session, "mkdir -p a/b/c/d/e/f; head -c 200000 /dev/zero | tr '\\0' a > aaa; rm sparse").await?;
+        client.stdout(session, "mkdir -p a/b/c/d/e/f; head -c 200000 /dev/zero | tr '\\0' a > aaa; rm sparse").await?;
         let bomb = client.run(session, "grep", json!({"pattern": "(a+)+$|(a|aa)+b", "path": "aaa"})).await?;
         ensure!(bomb["status"] == "succeeded", "linear time: {bomb:#}");
         let bomb = client.run(session, "glob", json!({"pattern": "**/**/**/**/**/*{a,b,c}*{d,e,f}*"})).await?;
         ensure!(bomb["status"] == "succeeded", "{bomb:#}");
 
         // What is left in memory-backed folders is another session's never.
-        printed(&client, session, "for d in /dev/shm /tmp /var/tmp /run/lock; do echo mine > $d/left-4271 2>/dev/null; done; head -c 300M /dev/zero > /dev/shm/fill 2>/dev/null; rm -f /dev/shm/fill; echo usable").await?;
+        client.stdout(session, "for d in /dev/shm /tmp /var/tmp /run/lock; do echo mine > $d/left-4271 2>/dev/null; done; head -c 300M /dev/zero > /dev/shm/fill 2>/dev/null; rm -f /dev/shm/fill; echo usable").await?;
         let fresh = client.session(json!({})).await?;
         let left = "find /dev/shm /tmp /var/tmp /run/lock -name 'left-*' 2>/dev/null; ipcs -m 2>/dev/null | grep 0x; echo clean";
-        ensure!(printed(&client, &fresh, left).await? == "clean\n");
+        ensure!(client.stdout(&fresh, left).await? == "clean\n");
         Ok(())
     })
     .await;
@@ -138,7 +131,7 @@ async fn floods_on_both_streams_and_lines_without_end_are_counted_and_searched()
     Host::test(&[("policy.limits.output_bytes", "8388608")], async |host| {
         let client = host.tenant("attacker")?.client;
         let session = &client.session(json!({})).await?;
-        printed(&client, session, "true").await?;
+        client.stdout(session, "true").await?;
         let before = peak_bytes(host.processes[0].pid())?;
         // One line of 500 MB, beside another stream.
         let flood = "head -c 500000000 /dev/zero | tr '\\0' o & head -c 6000000 /dev/zero | tr '\\0' e >&2 & wait; echo the end";
@@ -184,9 +177,9 @@ alias ls='echo hijacked'; ls() { echo hijacked; }; export -f ls
 for f in /proc/1/exe /.toolhost/agent /bin/bash /usr/bin/python3 /etc/passwd; do ( echo x > $f ) 2>/dev/null && echo OPEN $f; done
 for f in /.toolhost/*; do [ -e "$f" ] && echo OPEN agent; done
 echo tried"#;
-        let tried = printed(&client, session, hijacks).await?;
+        let tried = client.stdout(session, hijacks).await?;
         ensure!(tried == "tried\n", "{tried}");
-        let next = printed(&client, session, "ls --version | head -c 9; echo \"[$LD_PRELOAD$BASH_ENV$PYTHONPATH]\"; type -t ls; command -v bash").await?;
+        let next = client.stdout(session, "ls --version | head -c 9; echo \"[$LD_PRELOAD$BASH_ENV$PYTHONPATH]\"; type -t ls; command -v bash").await?;
         ensure!(next.starts_with("ls (GNU c[]\nfile\n") && !next.contains("/workspace/bash"), "{next}");
         ensure!(python(&client, session, "import os; print('PYTHONPATH' in os.environ)").await? == "False\n");
 
@@ -195,7 +188,7 @@ echo tried"#;
         let shell = shell["result"]["structured"]["shell_id"].as_str().context("a shell")?.to_owned();
         let call = client.bash(session, "kill -9 -1; echo survived").await?;
         ensure!(call["status"] == "succeeded" || call["status"] == "failed", "{call:#}");
-        ensure!(printed(&client, session, "echo alive").await? == "alive\n");
+        ensure!(client.stdout(session, "echo alive").await? == "alive\n");
         let ended = client.run(session, "bash_output", json!({"shell_id": shell, "wait_ms": 30_000})).await?;
         ensure!(ended["status"] == "succeeded", "its shell is told of, ended or not: {ended:#}");
 
@@ -240,7 +233,7 @@ async fn paths_of_every_shape_stay_inside() {
     Host::test(&[], async |host| {
         let client = host.tenant("attacker")?.client;
         let session = &client.session(json!({})).await?;
-        printed(&client, session, "mkdir d; ln -s / root; ln -s ../../../../etc up; ln -s /proc/self/root self; ln -s loop loop; ln -s /dev/zero zero; \
+        client.stdout(session, "mkdir d; ln -s / root; ln -s ../../../../etc up; ln -s /proc/self/root self; ln -s loop loop; ln -s /dev/zero zero; \
             mkfifo fifo; python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.bind(\"sock\")'; echo kept > kept").await?;
         let long = "a/".repeat(3_000);
         let paths = [
@@ -273,9 +266,9 @@ async fn paths_of_every_shape_stay_inside() {
         let reply = client.post(&format!("/v1/sessions/{session}/calls"), &body).await?;
         ensure!(matches!(reply.status, 400 | 422), "{}", reply.status);
         // Nothing outside was made, and what was there is as it was.
-        ensure!(printed(&client, session, "cat kept; find /etc -maxdepth 1 -name x | wc -l; readlink root").await? == "kept\n0\n/\n");
+        ensure!(client.stdout(session, "cat kept; find /etc -maxdepth 1 -name x | wc -l; readlink root").await? == "kept\n0\n/\n");
         // Names that are not UTF-8, or look like something else, are listed and do no harm.
-        printed(&client, session, "mkdir odd; cd odd; touch \"$(printf 'bad\\377name')\" \"$(printf 'new\\nline')\" \"$(printf '\\033[31mred')\" -- '-rf'").await?;
+        client.stdout(session, "mkdir odd; cd odd; touch \"$(printf 'bad\\377name')\" \"$(printf 'new\\nline')\" \"$(printf '\\033[31mred')\" -- '-rf'").await?;
         let listed = client.run(session, "list_files", json!({"path": "odd"})).await?;
         ensure!(listed["result"]["structured"]["total"] == 4, "{listed:#}");
         ensure!(!listed["result"]["output"].as_str().is_some_and(|text| text.contains('\u{1b}')), "{listed:#}");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection, Executor, PgConnection};
 use tests::{Client, Host};
 
-use super::bad_files::{manifest, printed, refused};
+use super::bad_files::{manifest, refused};
 
 const PREPARE: &str = "mkdir -p dir/sub shut; chmod 000 shut; echo text > text; mkfifo pipe; ln -s /etc out; ln -s loop loop; \
     printf 'a\\0b' > binary; truncate -s 300M vast; echo made";
@@ -205,7 +205,7 @@ async fn every_other_tool_names_what_is_wrong_and_changes_nothing() {
     Host::test(&[], async |host| {
         let client = &host.tenant("acme")?.client;
         let session = &client.session(json!({})).await?;
-        ensure!(printed(client, session, PREPARE).await? == "made\n");
+        ensure!(client.stdout(session, PREPARE).await? == "made\n");
         for artifact in
             [json!({"name": "kept", "content": "text"}), json!({"name": "bytes", "content_base64": "AP8="})]
         {

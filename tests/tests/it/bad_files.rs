@@ -12,11 +12,6 @@ const PREPARE: &str = "mkdir -p dir/sub; echo text > text; printf 'a\\0b' > bina
 const BINARY_SHA: &str = "59b271ae1bbcb1d31d41929817f4b16fb439eb4f31520b5ad1d5ce98920a7138";
 const LATIN_SHA: &str = "9e4efed0ff1dbcf37240f82e1aad6c763eb9331434d2b394a6441abbbe3634eb";
 
-pub(crate) async fn printed(client: &Client, session: &str, command: &str) -> Result<String> {
-    let call = client.bash(session, command).await?;
-    Ok(call["result"]["structured"]["stdout"].as_str().with_context(|| format!("{call:#}"))?.to_owned())
-}
-
 /// The code of a refusal, whether it is one of the request or of the call, and that it says something.
 pub(crate) async fn refused(client: &Client, session: &str, tool: &str, arguments: &Value) -> Result<String> {
     let body = json!({"tool": tool, "arguments": arguments, "wait_ms": 60_000});
@@ -36,12 +31,12 @@ pub(crate) async fn refused(client: &Client, session: &str, tool: &str, argument
 
 /// Name, kind, size and permissions of everything, and the content of what is not large.
 pub(crate) async fn manifest(client: &Client, session: &str) -> Result<String> {
-    printed(
-        client,
-        session,
-        "find . -printf '%p %y %s %m\\n' | sort; find . -type f -size -900k | sort | xargs md5sum",
-    )
-    .await
+    client
+        .stdout(
+            session,
+            "find . -printf '%p %y %s %m\\n' | sort; find . -type f -size -900k | sort | xargs md5sum",
+        )
+        .await
 }
 
 /// Every tool with what may be wrong about its arguments and what it finds.
@@ -184,7 +179,7 @@ async fn every_file_tool_names_what_is_wrong_and_changes_nothing() {
     Host::test(&[], async |host| {
         let client = &host.tenant("acme")?.client;
         let session = &client.session(json!({})).await?;
-        ensure!(printed(client, session, PREPARE).await? == "made\n");
+        ensure!(client.stdout(session, PREPARE).await? == "made\n");
         let before = manifest(client, session).await?;
         let mut wrong = Vec::new();
         for (tool, arguments, wanted) in cases() {
@@ -209,7 +204,7 @@ async fn every_file_tool_names_what_is_wrong_and_changes_nothing() {
             let call = client.run(session, "read_file", json!({"path": path})).await?;
             ensure!(call["status"] == "succeeded", "{call:#}");
         }
-        printed(client, session, "echo two > stale").await?;
+        client.stdout(session, "echo two > stale").await?;
         let before_edits = manifest(client, session).await?;
         let edit = |path: &str, old: &str| json!({"path": path, "old_string": old, "new_string": "new"});
         let both = json!({"path": "text", "edits": [{"old_string": "text", "new_string": "new"}, {"old_string": "absent", "new_string": "b"}]});
@@ -226,7 +221,7 @@ async fn every_file_tool_names_what_is_wrong_and_changes_nothing() {
             ensure!(code == wanted, "{tool} {arguments}: {code}");
         }
         ensure!(manifest(client, session).await? == before_edits, "refused edits change nothing");
-        printed(client, session, "echo one > stale").await?;
+        client.stdout(session, "echo one > stale").await?;
         ensure!(manifest(client, session).await? == before, "nothing else was changed");
         Ok(())
     })
@@ -239,12 +234,12 @@ async fn a_workspace_without_room_or_names_keeps_what_it_has() {
         let client = &host.tenant("acme")?.client;
         let session = &client.session(json!({})).await?;
         let large = "y".repeat(3_000_000);
-        printed(client, session, "seq 1 100000 > old; printf 'a\\n' > small").await?;
+        client.stdout(session, "seq 1 100000 > old; printf 'a\\n' > small").await?;
         for path in ["old", "small"] {
             client.run(session, "read_file", json!({"path": path})).await?;
         }
         let fill = "fallocate -l $(( $(df --output=avail -B1 . | tail -1) - 1024 * 1024 )) filler; echo full";
-        ensure!(printed(client, session, fill).await? == "full\n");
+        ensure!(client.stdout(session, fill).await? == "full\n");
         let before = manifest(client, session).await?;
         for (tool, arguments) in [
             ("write_file", json!({"path": "small", "content": large})),

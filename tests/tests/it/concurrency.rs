@@ -4,12 +4,6 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::{Client, Follower, Host, wait};
 
-async fn stdout(client: &Client, session: &str, command: &str) -> Result<String> {
-    let call = client.bash(session, command).await?;
-    ensure!(call["status"] == "succeeded", "{call:#}");
-    Ok(call["result"]["structured"]["stdout"].as_str().context("stdout")?.to_owned())
-}
-
 /// A call that says that it has begun, and ends when the gate is opened.
 async fn gated(client: &Client, session: &str, name: &str) -> Result<String> {
     let command = format!("echo begun; until [ -e gate ]; do sleep 0.05; done; echo {name}");
@@ -59,7 +53,7 @@ async fn so_many_run_at_once_as_policy_allows_and_each_has_its_own_end() {
         begun(&client, &calls[4]).await?;
         client.post(&format!("/v1/calls/{}/cancel", calls[4]), &json!({})).await?;
         client.ended(&calls[4]).await?;
-        stdout(&client, &session, "touch gate").await?;
+        client.stdout(&session, "touch gate").await?;
         for (call, said) in [(&calls[2], "begun\nc\n"), (&calls[3], "begun\nd\n")] {
             let call = client.ended(call).await?;
             ensure!(
@@ -90,7 +84,7 @@ async fn calls_side_by_side_do_not_mix_and_time_out_alone() {
         let timed = json!({"tool": "bash", "arguments": {"command": "trap '' TERM; sleep 4282"}, "timeout_ms": 500});
         let timed = client.submit_with(&session, timed).await?;
         ensure!(client.ended(&timed).await?["status"] == "timed_out");
-        let left = stdout(&client, &session, "pgrep -f 'sleep 428[1]' >/dev/null && echo first; pgrep -f 'sleep 428[2]' >/dev/null && echo second; true").await?;
+        let left = client.stdout(&session, "pgrep -f 'sleep 428[1]' >/dev/null && echo first; pgrep -f 'sleep 428[2]' >/dev/null && echo second; true").await?;
         ensure!(left == "first\n", "the neighbour's processes live, its own are gone: {left}");
         client.post(&format!("/v1/calls/{slow}/cancel"), &json!({})).await?;
         ensure!(client.ended(&slow).await?["status"] == "cancelled");
@@ -113,10 +107,10 @@ async fn a_chain_of_calls_goes_on_whatever_the_end_of_one() {
         let third = client.submit_with(&session, third).await?;
         ensure!(client.call(&third).await?["status"] == "queued");
         // Others do not wait for the chain.
-        ensure!(stdout(&client, &session, "ls order 2>/dev/null; echo free").await? == "free\n");
+        ensure!(client.stdout(&session, "ls order 2>/dev/null; echo free").await? == "free\n");
         client.post(&format!("/v1/calls/{first}/cancel"), &json!({})).await?;
         client.ended(&third).await?;
-        ensure!(stdout(&client, &session, "cat order").await? == "second\nthird\n");
+        ensure!(client.stdout(&session, "cat order").await? == "second\nthird\n");
         Ok(())
     })
     .await;

@@ -11,14 +11,8 @@ use serde_json::{Value, json};
 use tests::proxy::Mode;
 use tests::{Client, Follower, Host, Proxy, engine, wait};
 
-async fn stdout(client: &Client, session: &str, command: &str) -> Result<String> {
-    let call = client.bash(session, command).await?;
-    ensure!(call["status"] == "succeeded", "{call:#}");
-    Ok(call["result"]["structured"]["stdout"].as_str().context("stdout")?.to_owned())
-}
-
 /// Waits until the worker has said so of its engine.
-async fn engine_is(operator: &Client, state: &str) -> Result<()> {
+pub(crate) async fn engine_is(operator: &Client, state: &str) -> Result<()> {
     wait::until(&format!("the engine {state}"), || async {
         let hosts = operator.get("/v1/admin/hosts").await?.expect(200)?;
         Ok(hosts["data"][0]["engine"] == state)
@@ -27,7 +21,7 @@ async fn engine_is(operator: &Client, state: &str) -> Result<()> {
 }
 
 /// New sessions are refused, those of a single call too.
-async fn refuses(client: &Client) -> Result<()> {
+pub(crate) async fn refuses(client: &Client) -> Result<()> {
     let one_shot = json!({"tool": "bash", "arguments": {"command": "true"}});
     for (path, body) in [("/v1/sessions", json!({})), ("/v1/calls", one_shot)] {
         let refused = client.post(path, &body).await?;
@@ -54,12 +48,12 @@ async fn an_engine_that_goes_away_or_hangs_stops_nothing_but_new_sessions() {
             proxy.mode(mode);
             engine_is(&operator, "down").await?;
             refuses(&client).await?;
-            ensure!(stdout(&client, &session, "echo alive").await? == "alive\n");
+            ensure!(client.stdout(&session, "echo alive").await? == "alive\n");
             ensure!(client.call(&running).await?["ended_at"].is_null());
             proxy.mode(Mode::Forward);
             engine_is(&operator, "works").await?;
             let fresh = client.session(json!({})).await?;
-            ensure!(stdout(&client, &fresh, "echo fresh").await? == "fresh\n");
+            ensure!(client.stdout(&fresh, "echo fresh").await? == "fresh\n");
         }
         client.run(&session, "write_file", json!({"path": "go", "content": ""})).await?;
         let call = client.ended(&running).await?;
@@ -68,13 +62,6 @@ async fn an_engine_that_goes_away_or_hangs_stops_nothing_but_new_sessions() {
         Ok(())
     })
     .await;
-}
-
-/// The one container, given that no pool keeps others.
-fn only_container(host: &Host) -> Result<String> {
-    let containers = engine::containers(&host.installation)?;
-    ensure!(containers.len() == 1, "{containers:?}");
-    containers.into_iter().next().context("one")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,8 +73,8 @@ async fn a_sandbox_that_is_lost_while_the_engine_hangs_is_made_again_with_its_fi
         host.serve(&["--with-worker"])?;
         let (client, operator) = (host.tenant("acme")?.client, host.operator()?);
         let session = client.session(json!({})).await?;
-        stdout(&client, &session, "echo kept > mine").await?;
-        engine::docker(&["rm", "-f", "-v", &only_container(host)?])?;
+        client.stdout(&session, "echo kept > mine").await?;
+        engine::docker(&["rm", "-f", "-v", &host.only_container()?])?;
         proxy.mode(Mode::Hang);
         engine_is(&operator, "down").await?;
         ensure!(client.get(&format!("/v1/sessions/{session}")).await?.expect(200)?["status"] == "running");
@@ -133,8 +120,8 @@ async fn agents_that_come_late_cost_a_session_nothing() {
         host.serve(&["--with-worker"])?;
         let client = host.tenant("acme")?.client;
         let session = client.session(json!({})).await?;
-        let uid = stdout(&client, &session, "echo kept > mine; touch late; id -u").await?;
-        let first = only_container(host)?;
+        let uid = client.stdout(&session, "echo kept > mine; touch late; id -u").await?;
+        let first = host.only_container()?;
         engine::docker(&["rm", "-f", "-v", &first])?;
         let seen = RefCell::new(BTreeSet::from([first]));
         wait::until("three replacements are tried", || async {
@@ -153,7 +140,7 @@ async fn agents_that_come_late_cost_a_session_nothing() {
             Ok(containers.iter().any(remove))
         })
         .await?;
-        ensure!(stdout(&client, &session, "cat mine").await? == "kept\n");
+        ensure!(client.stdout(&session, "cat mine").await? == "kept\n");
         Ok(())
     })
     .await;
@@ -190,7 +177,7 @@ async fn a_session_whose_sandboxes_die_one_after_another_ends_and_says_of_what()
         let client = host.tenant("acme")?.client;
         let shoot = || -> Result<()> {
             let signal = nix::sys::signal::Signal::SIGKILL;
-            Ok(nix::sys::signal::kill(first_process(&only_container(host)?)?, signal)?)
+            Ok(nix::sys::signal::kill(first_process(&host.only_container()?)?, signal)?)
         };
         let resources = json!({"resources": {"cpus": 1.0, "memory_mb": 96, "disk_mb": 64, "pids": 64}});
         // What a tool takes too much is taken from the tool; the engine says of the container that its memory ran out.
@@ -203,7 +190,7 @@ async fn a_session_whose_sandboxes_die_one_after_another_ends_and_says_of_what()
             let session = client.session(resources.clone()).await?;
             let end = hunted(&client, &session, serve, || match reason {
                 SessionEndReason::ContainerGone => {
-                    engine::docker(&["rm", "-f", "-v", &only_container(host)?]).map(drop)
+                    engine::docker(&["rm", "-f", "-v", &host.only_container()?]).map(drop)
                 }
                 _ => shoot(),
             })

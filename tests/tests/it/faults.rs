@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use tests::sse::output_of;
 use tests::{Client, Follower, Host, engine, wait};
 
+use crate::engines::{engine_is, refuses};
+
 const CALLS: usize = 20;
 
 /// Sessions with one running call each, which writes its nonce once and ends when it is told to.
@@ -145,19 +147,8 @@ async fn without_an_engine_it_starts_and_says_so() {
         ensure!(client.get("/v1/me").await?.status == 200);
         ensure!(client.get("/healthz").await?.status == 200);
         wait::until("it is not ready", || async { Ok(client.get("/readyz").await?.status == 503) }).await?;
-        let operator = host.operator()?;
-        wait::until("the worker has said so", || async {
-            let hosts = operator.get("/v1/admin/hosts").await?.expect(200)?;
-            Ok(hosts["data"][0]["engine"] == "down")
-        })
-        .await?;
-        // Those of a single call too.
-        let one_shot = json!({"tool": "bash", "arguments": {"command": "true"}});
-        for (path, body) in [("/v1/sessions", json!({})), ("/v1/calls", one_shot)] {
-            let reply = client.post(path, &body).await?;
-            ensure!(!reply.header("retry-after").is_empty(), "{reply:?}");
-            reply.problem(503, "engine_unavailable")?;
-        }
+        engine_is(&host.operator()?, "down").await?;
+        refuses(&client).await?;
         let trail = client.get("/v1/audit?allowed=false&action=session.create").await?.expect(200)?;
         ensure!(trail["data"][0]["reason"] == "engine_unavailable", "{trail:#}");
         Ok(())

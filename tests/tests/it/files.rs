@@ -18,18 +18,13 @@ async fn refused(client: &Client, session: &str, tool: &str, arguments: Value) -
     Ok(call["error"]["code"].as_str().context("a code")?.to_owned())
 }
 
-/// What a command prints.
-async fn printed(client: &Client, session: &str, command: &str) -> Result<String> {
-    let out = done(client, session, "bash", json!({"command": command})).await?;
-    Ok(out["stdout"].as_str().context("stdout")?.to_owned())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_read_before_it_is_changed_and_changes_are_taken_back() {
     Host::test(&[], async |host| {
         let client = &host.tenant("acme")?.client;
         let session = &client.session(json!({})).await?;
-        printed(client, session, r"printf '\xef\xbb\xbfone\r\n\ttwo\r\nthree' > a.txt; chmod 750 a.txt")
+        client
+            .stdout(session, r"printf '\xef\xbb\xbfone\r\n\ttwo\r\nthree' > a.txt; chmod 750 a.txt")
             .await?;
         let edit = json!({"path": "a.txt", "old_string": "two\nthree", "new_string": "2\n$&"});
         ensure!(refused(client, session, "edit_file", edit.clone()).await? == "not_read");
@@ -38,22 +33,22 @@ async fn a_file_is_read_before_it_is_changed_and_changes_are_taken_back() {
                 == "not_read"
         );
         done(client, session, "read_file", json!({"path": "a.txt"})).await?;
-        printed(client, session, "printf '!' >> a.txt").await?;
+        client.stdout(session, "printf '!' >> a.txt").await?;
         ensure!(refused(client, session, "edit_file", edit.clone()).await? == "stale_read");
         done(client, session, "read_file", json!({"path": "a.txt"})).await?;
         let edited = done(client, session, "edit_file", edit).await?;
         ensure!(edited["replacements"] == 1 && edited["diff"].to_string().contains("+\\t2"), "{edited}");
-        let shown =
-            printed(client, session, "od -An -v -tx1 a.txt | tr -d ' \\n'; echo; find a.txt -printf '%m\\n'")
-                .await?;
+        let shown = client
+            .stdout(session, "od -An -v -tx1 a.txt | tr -d ' \\n'; echo; find a.txt -printf '%m\\n'")
+            .await?;
         ensure!(shown == "efbbbf6f6e650d0a09320d0a242621\n750\n", "{shown}");
         // What the session wrote itself, it may change again; another session has to read it.
         done(client, session, "Edit", json!({"file_path": "a.txt", "old_string": "one", "new_string": "1"}))
             .await?;
         done(client, session, "undo_edit", json!({"path": "a.txt", "steps": 2})).await?;
-        let shown =
-            printed(client, session, "od -An -v -tx1 a.txt | tr -d ' \\n'; find a.txt -printf ' %m\\n'")
-                .await?;
+        let shown = client
+            .stdout(session, "od -An -v -tx1 a.txt | tr -d ' \\n'; find a.txt -printf ' %m\\n'")
+            .await?;
         ensure!(shown == "efbbbf6f6e650d0a0974776f0d0a746872656521 750\n", "{shown}");
         ensure!(refused(client, session, "undo_edit", json!({"path": "a.txt"})).await? == "nothing_to_undo");
 
@@ -67,12 +62,12 @@ async fn a_file_is_read_before_it_is_changed_and_changes_are_taken_back() {
         }
         for (steps, mode) in [(1, "600"), (2, "750")] {
             done(client, session, "undo_edit", json!({"path": "a.txt", "steps": steps})).await?;
-            ensure!(printed(client, session, "stat -c %a a.txt").await? == format!("{mode}\n"), "{steps}");
+            ensure!(client.stdout(session, "stat -c %a a.txt").await? == format!("{mode}\n"), "{steps}");
         }
         done(client, session, "write_file", json!({"path": "a.txt", "content": "w"})).await?;
-        printed(client, session, "chmod 700 a.txt").await?;
+        client.stdout(session, "chmod 700 a.txt").await?;
         done(client, session, "undo_edit", json!({"path": "a.txt"})).await?;
-        ensure!(printed(client, session, "stat -c %a a.txt").await? == "700\n");
+        ensure!(client.stdout(session, "stat -c %a a.txt").await? == "700\n");
 
         let editor = "str_replace_editor";
         let file = "/workspace/new/b.py";
@@ -84,18 +79,18 @@ async fn a_file_is_read_before_it_is_changed_and_changes_are_taken_back() {
         done(client, session, editor, replace).await?;
         let insert = json!({"command": "insert", "path": file, "insert_line": 0, "new_str": "# f"});
         done(client, session, "textEditor", insert).await?;
-        ensure!(printed(client, session, "cat new/b.py").await? == "# f\ndef f():\n    return 2\n");
+        ensure!(client.stdout(session, "cat new/b.py").await? == "# f\ndef f():\n    return 2\n");
         let viewed = client.run(session, editor, json!({"command": "view", "path": "/workspace"})).await?;
         ensure!(viewed["result"]["output"].to_string().contains("b.py"), "{viewed:#}");
-        printed(client, session, "echo >> new/b.py").await?;
+        client.stdout(session, "echo >> new/b.py").await?;
         let undo = json!({"command": "undo_edit", "path": file});
         ensure!(refused(client, session, editor, undo.clone()).await? == "stale_read");
-        printed(client, session, "truncate -s -1 new/b.py").await?;
+        client.stdout(session, "truncate -s -1 new/b.py").await?;
         for _ in 0..3 {
             done(client, session, editor, undo.clone()).await?;
         }
         ensure!(
-            printed(client, session, "cd new && ls").await?.is_empty(),
+            client.stdout(session, "cd new && ls").await?.is_empty(),
             "undoing the creation removes the file"
         );
 
@@ -111,14 +106,14 @@ async fn files_are_found_searched_and_removed() {
     Host::test(&[], async |host| {
         let client = &host.tenant("acme")?.client;
         let session = &client.session(json!({})).await?;
-        printed(
-            client,
-            session,
-            "mkdir -p src/deep skip; echo 'skip/' > .gitignore; echo 'fn main() {}' > src/main.rs; \
+        client
+            .stdout(
+                session,
+                "mkdir -p src/deep skip; echo 'skip/' > .gitignore; echo 'fn main() {}' > src/main.rs; \
              printf 'one\\nTODO: two\\nthree\\n' > src/deep/lib.rs; echo TODO > skip/x.rs; ln -s /etc out; \
              touch -d 2001-01-01 src/main.rs",
-        )
-        .await?;
+            )
+            .await?;
         let found = done(client, session, "Glob", json!({"pattern": "**/*.rs"})).await?;
         ensure!(found["paths"] == json!(["/workspace/src/deep/lib.rs", "/workspace/src/main.rs"]), "{found}");
         let searched = json!({"pattern": "todo", "-i": true, "output_mode": "content", "-A": 1});
@@ -143,7 +138,7 @@ async fn files_are_found_searched_and_removed() {
         let removed = done(client, session, "DeleteDirectoryTool", all).await?;
         ensure!(removed["files"] == 2 && removed["directories"] == 2, "{removed}");
         done(client, session, "delete_file", json!({"path": "out"})).await?;
-        ensure!(printed(client, session, "ls; head -c 5 /etc/passwd").await? == "skip\nroot:");
+        ensure!(client.stdout(session, "ls; head -c 5 /etc/passwd").await? == "skip\nroot:");
         Ok(())
     })
     .await;
@@ -154,9 +149,7 @@ async fn no_file_tool_leaves_the_workspace_or_hangs() {
     Host::test(&[], async |host| {
         let client = &host.tenant("acme")?.client;
         let session = &client.session(json!({})).await?;
-        printed(
-            client,
-            session,
+        client.stdout(session,
             "mkdir folder; ln -s /etc/shadow link; ln -s /proc/self proc; ln -s /etc folder/etc; mkfifo pipe; \
              printf 'a\\0b' > binary; truncate -s 100M huge; echo x > file; touch \"$(printf 'bad\\377')\"",
         )
@@ -205,7 +198,7 @@ async fn no_file_tool_leaves_the_workspace_or_hangs() {
         }
         let code = refused(client, session, "glob", json!({"pattern": "{a"})).await?;
         ensure!(code == "invalid_arguments", "{code}");
-        ensure!(printed(client, session, "head -c 5 /etc/passwd; cat file").await? == "root:x\n");
+        ensure!(client.stdout(session, "head -c 5 /etc/passwd; cat file").await? == "root:x\n");
         Ok(())
     })
     .await;
@@ -222,7 +215,7 @@ async fn a_full_disk_keeps_the_old_content() {
         let code =
             refused(client, session, "write_file", json!({"path": "/tmp/a", "content": large})).await?;
         ensure!(code == "no_space", "{code}");
-        ensure!(printed(client, session, "cat /tmp/a; cd /tmp && ls").await? == "old\na\nfull\n");
+        ensure!(client.stdout(session, "cat /tmp/a; cd /tmp && ls").await? == "old\na\nfull\n");
         done(client, session, "delete_file", json!({"path": "/tmp/full"})).await?;
         // The refused change is no change: what it would have replaced is known, and can be edited at once.
         done(
@@ -233,7 +226,7 @@ async fn a_full_disk_keeps_the_old_content() {
         )
         .await?;
         done(client, session, "undo_edit", json!({"path": "/tmp/a"})).await?;
-        ensure!(printed(client, session, "cat /tmp/a").await? == "old\n");
+        ensure!(client.stdout(session, "cat /tmp/a").await? == "old\n");
         Ok(())
     })
     .await;

@@ -211,7 +211,14 @@ async fn routes(files: &Files<'_>, path: &str) -> Result<Vec<(&'static str, Does
             "application/x-tar",
             super::http_files::archive_of("f"),
         ),
-        ("form", Does::Writes, "POST", at(""), "multipart/form-data; boundary=XX", form("f")),
+        (
+            "form",
+            Does::Writes,
+            "POST",
+            at(""),
+            "multipart/form-data; boundary=XX",
+            super::http_files::form_of("f"),
+        ),
     ] {
         let reply = files.ask(method, &url, &[("content-type", kind)], Some(body.into())).await?;
         replies.push((what, does, reply.status, reply.json()));
@@ -230,12 +237,6 @@ async fn routes(files: &Files<'_>, path: &str) -> Result<Vec<(&'static str, Does
         replies.push((what, does, reply.status, reply.json()));
     }
     Ok(replies)
-}
-
-/// A form with one file.
-fn form(name: &str) -> Vec<u8> {
-    format!("--XX\r\nContent-Disposition: form-data; name=\"f\"; filename=\"{name}\"\r\n\r\nx\r\n--XX--\r\n")
-        .into_bytes()
 }
 
 /// The code of a refusal, of one call or of one file of a form too.

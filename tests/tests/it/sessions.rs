@@ -9,19 +9,6 @@ async fn ended(client: &Client, session: &str) -> Result<Value> {
     wait::session(client, session, |session| session["status"] == "ended").await
 }
 
-async fn stdout(client: &Client, session: &str, command: &str) -> Result<String> {
-    let call = client.bash(session, command).await?;
-    ensure!(call["status"] == "succeeded", "{call:#}");
-    Ok(call["result"]["structured"]["stdout"].as_str().context("stdout")?.to_owned())
-}
-
-/// The one container, given that no pool keeps others.
-fn only_container(host: &Host) -> Result<String> {
-    let containers = engine::containers(&host.installation)?;
-    ensure!(containers.len() == 1, "{containers:?}");
-    containers.into_iter().next().context("one")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_has_the_size_that_was_asked_for() {
     Host::test(&[], async |host| {
@@ -34,7 +21,7 @@ async fn a_session_has_the_size_that_was_asked_for() {
         // Where either version of control groups has them; 100000 is the period that the CPU's quota is for.
         let limits = "cd /sys/fs/cgroup; cat memory.max memory/memory.limit_in_bytes 2>/dev/null; \
                       cat cpu.max cpu/cpu.cfs_quota_us 2>/dev/null; cat pids.max pids/pids.max 2>/dev/null; ls /sys/class/net";
-        let seen = stdout(&client, id, limits).await?;
+        let seen = client.stdout(id, limits).await?;
         let seen: Vec<_> = seen.split_whitespace().filter(|word| *word != "100000").collect();
         match runtime().as_str() {
             // Its kernel shows control groups of its own, or none.
@@ -53,7 +40,7 @@ async fn a_reset_gives_a_fresh_sandbox_and_workspace() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;
         let session = client.session(json!({})).await?;
-        stdout(&client, &session, "echo old > file; echo old > /tmp/file").await?;
+        client.stdout(&session, "echo old > file; echo old > /tmp/file").await?;
         let running = client.submit(&session, "bash", json!({"command": "echo begun; sleep 4246"})).await?;
         Follower::new(&client, &running).until(|event| event.event == "call.output").await?;
         let reset = client.post(&format!("/v1/sessions/{session}/reset"), &json!({})).await?;
@@ -61,7 +48,7 @@ async fn a_reset_gives_a_fresh_sandbox_and_workspace() {
         let call = client.ended(&running).await?;
         ensure!(call["status"] != "succeeded" && call["ended"]["reason"] == "session_reset", "{call:#}");
         ensure!(
-            stdout(&client, &session, "ls; ls /tmp; pgrep -f 'sleep 4246'; echo fresh").await? == "fresh\n"
+            client.stdout(&session, "ls; ls /tmp; pgrep -f 'sleep 4246'; echo fresh").await? == "fresh\n"
         );
         Ok(())
     })
@@ -99,7 +86,7 @@ async fn idle_and_old_sessions_end_and_say_why() {
         let client = host.tenant("acme")?.client;
         let idle = client.session(json!({"idle_timeout_s": 1})).await?;
         let old = client.session(json!({"lifetime_s": 3})).await?;
-        stdout(&client, &old, "true").await?;
+        client.stdout(&old, "true").await?;
         for (session, reason) in [(&idle, "idle"), (&old, "expired")] {
             let session = ended(&client, session).await?;
             ensure!(session["ended"]["reason"] == reason, "{session:#}");
@@ -115,7 +102,7 @@ async fn a_busy_session_is_not_idle() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;
         let session = client.session(json!({"idle_timeout_s": 1})).await?;
-        ensure!(stdout(&client, &session, "sleep 4; echo done").await? == "done\n");
+        ensure!(client.stdout(&session, "sleep 4; echo done").await? == "done\n");
         Ok(())
     })
     .await;
@@ -126,15 +113,15 @@ async fn a_container_removed_behind_our_back_is_made_again_with_the_files() {
     Host::test(&[("sandbox.pool", "[]")], async |host| {
         let client = host.tenant("acme")?.client;
         let session = client.session(json!({})).await?;
-        stdout(&client, &session, "echo kept > mine-1").await?;
+        client.stdout(&session, "echo kept > mine-1").await?;
         let running = client.submit(&session, "bash", json!({"command": "echo begun; sleep 4248"})).await?;
         Follower::new(&client, &running).until(|event| event.event == "call.output").await?;
-        let container = only_container(host)?;
+        let container = host.only_container()?;
         engine::docker(&["rm", "-f", "-v", &container])?;
         let call = client.ended(&running).await?;
         ensure!(call["status"] == "lost" && call["ended"]["reason"] == "lost", "{call:#}");
         ensure!(call.to_string().contains("container_gone"), "{call:#}");
-        ensure!(stdout(&client, &session, "cat mine-1").await? == "kept\n");
+        ensure!(client.stdout(&session, "cat mine-1").await? == "kept\n");
         Ok(())
     })
     .await;
@@ -145,10 +132,10 @@ async fn a_killed_agent_loses_its_calls_and_nothing_else() {
     Host::test(&[("sandbox.pool", "[]")], async |host| {
         let client = host.tenant("acme")?.client;
         let session = client.session(json!({})).await?;
-        stdout(&client, &session, "echo kept > mine-2").await?;
+        client.stdout(&session, "echo kept > mine-2").await?;
         let running = client.submit(&session, "bash", json!({"command": "echo begun; sleep 4249"})).await?;
         Follower::new(&client, &running).until(|event| event.event == "call.output").await?;
-        let container = only_container(host)?;
+        let container = host.only_container()?;
         engine::docker(&["kill", "--signal", "KILL", &container])?;
         let call = client.ended(&running).await?;
         ensure!(call["status"] == "lost", "{call:#}");
@@ -156,7 +143,7 @@ async fn a_killed_agent_loses_its_calls_and_nothing_else() {
             call.to_string().contains("agent_gone") || call.to_string().contains("container_gone"),
             "{call:#}"
         );
-        ensure!(stdout(&client, &session, "cat mine-2").await? == "kept\n");
+        ensure!(client.stdout(&session, "cat mine-2").await? == "kept\n");
         Ok(())
     })
     .await;
@@ -172,7 +159,7 @@ async fn a_command_that_eats_the_memory_dies_alone() {
         let code = "x = bytearray(); print('begun', flush=True)\nwhile True: x += bytes(1 << 24)";
         let call = client.run(&session, "python_execute", json!({"code": code})).await?;
         ensure!(call["ended"]["reason"] == "oom", "{call:#}");
-        ensure!(stdout(&client, &session, "echo alive").await? == "alive\n");
+        ensure!(client.stdout(&session, "echo alive").await? == "alive\n");
         Ok(())
     })
     .await;
@@ -187,7 +174,7 @@ async fn an_image_that_is_not_there_ends_the_session_and_nobody_else() {
         let body = json!({"tool": "bash", "arguments": {"command": "echo never"}});
         let waiting = client.post(&format!("/v1/sessions/{broken}/calls"), &body).await?;
         let session = client.session(json!({})).await?;
-        ensure!(stdout(&client, &session, "echo fine").await? == "fine\n");
+        ensure!(client.stdout(&session, "echo fine").await? == "fine\n");
         ensure!(ended(&client, &broken).await?["ended"]["reason"] == "image_unavailable");
         if waiting.status == 409 {
             waiting.problem(409, "session_ended")?;

@@ -6,20 +6,6 @@ use tests::client::id_of;
 use tests::websocket::Terminal;
 use tests::{Client, Host};
 
-const KEY: &str = "a key between processes of one test, long enough";
-
-/// An API process and a worker process, with an internal listener between them.
-async fn apart(body: impl AsyncFnOnce(&mut Host) -> Result<()>) {
-    Host::test_prepared(async |host| {
-        host.set("internal.listen", "127.0.0.1:0");
-        host.set("internal.key", KEY);
-        host.worker()?;
-        host.serve(&[])?;
-        body(host).await
-    })
-    .await;
-}
-
 async fn shell(client: &Client, session: &str, body: Value) -> Result<String> {
     id_of(&client.post(&format!("/v1/sessions/{session}/shells"), &body).await?.expect(201)?)
 }
@@ -60,7 +46,7 @@ async fn a_filter_finds_lines_that_are_written_in_parts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_is_used_from_another_process_by_several_clients() {
-    apart(async |host| {
+    Host::test_apart(async |host| {
         let tenant = host.tenant("acme")?;
         let client = &tenant.client;
         let session = client.session(json!({})).await?;
@@ -116,7 +102,7 @@ async fn a_terminal_is_used_from_another_process_by_several_clients() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_that_never_stops_ends_with_what_allowed_it() {
-    apart(async |host| {
+    Host::test_apart(async |host| {
         let tenant = host.tenant("acme")?;
         let client = &tenant.client;
         let session = client.session(json!({})).await?;
@@ -169,7 +155,7 @@ async fn terminals_that_come_and_go_leave_room_for_the_next() {
     // Together more than the agent remembers (4,096), and each fewer than it is told to forget on the way.
     const TERMINALS: usize = 18;
     const WRITES: usize = 240;
-    apart(async |host| {
+    Host::test_apart(async |host| {
         let tenant = host.tenant("acme")?;
         let client = &tenant.client;
         let session = client.session(json!({})).await?;
@@ -198,7 +184,7 @@ async fn terminals_that_come_and_go_leave_room_for_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shells_are_made_told_and_ended_over_http() {
-    apart(async |host| {
+    Host::test_apart(async |host| {
         let tenant = host.tenant("acme")?;
         let client = &tenant.client;
         let session = client.session(json!({})).await?;

@@ -31,6 +31,7 @@ use super::extract::{Ids, Params};
 use crate::problem::Problem;
 use crate::service::access::{self, Credential, Standing};
 use crate::service::shells::{self, Line, Verb};
+use crate::service::vigil::LAST_WORD;
 use crate::sse::{Rest, ShellItem, ShellSource, Source, StreamPermit};
 use crate::state::ApiState;
 
@@ -42,8 +43,6 @@ const SILENCE: Duration = Duration::from_secs(45);
 const MESSAGE_BYTES: usize = 256 * 1024;
 /// Answers that wait for the client.
 const ANSWERS: usize = 16;
-/// Time to tell a client that its credential is refused, whatever it still has to read.
-const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// Scopes that the connection needs: it shows what the command wrote, and writes to it.
 const NEEDS: [Scope; 2] = [Scope::CallsWrite, Scope::CallsRead];

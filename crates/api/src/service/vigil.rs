@@ -21,7 +21,7 @@ use super::access::{self, Credential};
 use crate::state::ApiState;
 
 /// Time for the last word, before the connection is cut.
-const LAST_WORD: Duration = Duration::from_millis(500);
+pub(crate) const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// A connection that carries one answer at a time, and can be cut with it.
 #[derive(Debug, Clone, Default)]

@@ -22,6 +22,11 @@ fn form(parts: &[Vec<u8>]) -> Vec<u8> {
     [parts.concat(), b"--XX--\r\n".to_vec()].concat()
 }
 
+/// A form with one file.
+pub(crate) fn form_of(name: &str) -> Vec<u8> {
+    form(&[part(name, b"x")])
+}
+
 async fn post(files: &Files<'_>, query: &str, body: impl Into<Body>) -> Result<Reply> {
     files.ask("POST", query, &[TYPE], Some(body.into())).await
 }

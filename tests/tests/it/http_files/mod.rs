@@ -8,6 +8,7 @@ mod streams;
 mod watch;
 
 pub(crate) use archives::archive_of;
+pub(crate) use forms::form_of;
 pub(crate) use streams::peak_bytes;
 
 use anyhow::{Context, Result, ensure};
@@ -60,8 +61,7 @@ impl<'a> Files<'a> {
 
     /// What a command prints.
     pub(crate) async fn printed(&self, command: &str) -> Result<String> {
-        let call = self.client.bash(&self.session, command).await?;
-        Ok(call["result"]["structured"]["stdout"].as_str().with_context(|| format!("{call:#}"))?.to_owned())
+        self.client.stdout(&self.session, command).await
     }
 }
 

@@ -14,7 +14,6 @@ const PIECE: usize = 1024 * 1024;
 const SIZE: usize = 1024 * PIECE;
 /// What a process may grow by meanwhile: a part of a file's pieces, and not the file.
 const GROWTH: u64 = 64 * PIECE as u64;
-const KEY: &str = "a key between processes of one test, long enough";
 
 fn piece() -> Bytes {
     (0..PIECE as u32).map(|n| (n % 251) as u8).collect::<Vec<u8>>().into()
@@ -37,11 +36,7 @@ pub(crate) fn peak_bytes(pid: u32) -> Result<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_files_stream_through_two_processes_in_constant_memory() {
-    Host::test_prepared(async |host| {
-        host.set("internal.listen", "127.0.0.1:0");
-        host.set("internal.key", KEY);
-        host.worker()?;
-        host.serve(&[])?;
+    Host::test_apart(async |host| {
         let tenant = host.tenant("acme")?;
         let client = &tenant.client;
         let files = Files { session: client.session(json!({"size": "medium"})).await?, client };

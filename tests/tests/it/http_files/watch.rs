@@ -15,8 +15,6 @@ use tests::{Client, Host, SseEvent, wait};
 use super::Files;
 use crate::gvisor;
 
-const KEY: &str = "a key between processes of one test, long enough";
-
 /// An open watch.
 struct Watch {
     body: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
@@ -115,11 +113,7 @@ fn short(events: &[SseEvent]) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_files_are_told_by_any_process() {
-    Host::test_prepared(async |host| {
-        host.set("internal.listen", "127.0.0.1:0");
-        host.set("internal.key", KEY);
-        host.worker()?;
-        host.serve(&[])?;
+    Host::test_apart(async |host| {
         let tenant = host.tenant("acme")?;
         let files = Files::new(&tenant.client).await?;
         files.printed("mkdir -p data/old; touch beside").await?;
