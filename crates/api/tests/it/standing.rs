@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::IssuerConfig;
 use domain::{Scope, TenantStatus};
 use serde_json::{Value, json};
 use store::NewKey;
@@ -12,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::app::App;
 use crate::client::Client;
+use crate::issuer::{Issuer, claims};
 
 /// More than the sockets between the two hold.
 const ROWS: usize = 20_000;
@@ -19,7 +21,12 @@ const ROWS: usize = 20_000;
 const RECHECK: Duration = Duration::from_millis(100);
 
 async fn app() -> App {
+    app_of(Vec::new()).await
+}
+
+async fn app_of(issuers: Vec<IssuerConfig>) -> App {
     App::with(|config| {
+        config.issuers = issuers;
         config.streams.recheck = RECHECK;
         // Nothing else ends them while a test runs.
         config.streams.stall = Duration::from_secs(3_600);
@@ -81,6 +88,11 @@ impl Held {
         read.expect("is answered").expect("an answer");
         assert_eq!(String::from_utf8_lossy(&answer), status);
     }
+}
+
+/// Whatever goes on is judged some times meanwhile. Were it not, a test would show less, and nothing else.
+async fn judged_anew() {
+    tokio::time::sleep(RECHECK * 10).await;
 }
 
 fn connections(app: &App) -> f64 {
@@ -196,8 +208,7 @@ async fn what_expires_lets_its_requests_come_to_their_end_unless_it_is_revoked_t
         let is_over = async || client.get("/v1/me").await.status == 401;
         until("its time is over", Duration::from_secs(30), is_over).await;
     }
-    // Each is judged some more times now. Were it not so, this would show less, and not something else.
-    tokio::time::sleep(RECHECK * 10).await;
+    judged_anew().await;
     goes_on.goes_on("HTTP/1.1 201").await;
     for id in [key.id, above.id] {
         app.store.revoke_key(&app.operator, id).await.expect("revokes");
@@ -207,4 +218,28 @@ async fn what_expires_lets_its_requests_come_to_their_end_unless_it_is_revoked_t
     }
     let keys = ours.get("/v1/keys").await.expect(200);
     assert!(!keys.to_string().contains("too late"), "{keys:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_token_began_goes_on_after_its_time_and_ends_with_its_role() {
+    let issuer = Issuer::new();
+    let app = app_of(vec![issuer.config()]).await;
+    let (tenant, ours) = app.tenant("acme").await;
+    let role = async |scope: &str| {
+        let put = ours.request("PUT", "/v1/roles/robot").json(&json!({"scopes": [scope]}));
+        ours.send(put).await.expect(200);
+    };
+    role("sessions:write").await;
+    let mut claims = claims(&tenant.to_string(), 5);
+    claims["role"] = "robot".into();
+    let client = ours.with_key(&issuer.token(&claims));
+    let body = json!({"metadata": {"its": "end"}});
+    let goes_on = Held::ask(&client, "/v1/sessions", &body).await;
+    let late = Held::ask(&client, "/v1/sessions", &body).await;
+    let is_over = async || client.get("/v1/me").await.status == 401;
+    until("its time is over", Duration::from_secs(60), is_over).await;
+    judged_anew().await;
+    goes_on.goes_on("HTTP/1.1 201").await;
+    role("calls:read").await;
+    late.ends_with("HTTP/1.1 401").await;
 }
