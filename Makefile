@@ -38,10 +38,12 @@ test: setup nextest ## Run all tests, those with real sandboxes included
 	@deploy/host/with-image.sh $(MAKE) --no-print-directory -j2 agent test-binaries
 	@if grep -rqE '//[/!] *```' crates --include='*.rs'; then cargo test --quiet --doc --workspace; fi
 	@deploy/compose/test.sh --check
-	@filter='all()'; again='$(gvisor_attacks)'; \
+	@# What fails in the first round must not hide what fails on gVisor.
+	@filter='all()'; again='$(gvisor_attacks)'; failed=; trap 'exit 130' INT TERM; \
 		deploy/host/gvisor.sh || { [[ $$? == 3 ]] || exit 1; filter='not binary(gvisor)'; again='none()'; }; \
-		cargo nextest run --workspace -E "$$filter"; \
-		TOOLHOST_TEST_RUNTIME=runsc cargo nextest run --workspace --no-tests=pass -E "$$again"
+		cargo nextest run --workspace -E "$$filter" || failed='the first round'; \
+		TOOLHOST_TEST_RUNTIME=runsc cargo nextest run --workspace --no-tests=pass -E "$$again" || failed+="$${failed:+ and }the round on gVisor"; \
+		[[ -z $$failed ]] || { echo "make test: $$failed failed" >&2; exit 1; }
 
 test-gvisor: setup nextest ## Try the attacks on gVisor once more, without the other tests
 	@deploy/host/gvisor.sh
