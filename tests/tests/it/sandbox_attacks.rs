@@ -30,21 +30,40 @@ async fn with_timeout(client: &Client, session: &str, command: &str, timeout_ms:
     client.ended(&call).await
 }
 
+/// What every process of an attack has in its command line, whatever it forks. It does not match itself.
+const MARKED: &str = "(sleep|attack).425[0-9]";
+
+/// That none of the processes of an attack is left. They may be ended a little after their call (on gVisor, once the sandbox is idle).
 async fn nothing_of_theirs_runs(client: &Client, session: &str) -> Result<()> {
-    // The counting shell and what it starts are the only processes of its user.
-    let call = client.bash(session, "set -- /proc/[0-9]*; echo $#; ps -eo pid,uid,args 2>/dev/null").await?;
-    ensure!(call["status"] == "succeeded", "{call:#}");
-    let text = call["result"]["structured"]["stdout"].as_str().context("stdout")?;
-    let count: u32 = text.lines().next().context("a count")?.trim().parse()?;
-    ensure!(count < 20, "{text}");
-    Ok(())
+    tests::wait::until("what an attack started is gone", async || {
+        // Where nothing more can be started, nothing is searched either, and the shell comes to no end of its command.
+        let search = format!("grep -salE '{MARKED}' /proc/[0-9]*/cmdline; echo searched");
+        let call = client.bash(session, &search).await?;
+        Ok(call["result"]["structured"]["stdout"] == "searched\n")
+    })
+    .await
+}
+
+/// That one of them would be seen: a command sees its own.
+async fn theirs_would_be_seen(client: &Client, session: &str) -> Result<()> {
+    for marked in ["sleep 4250", "bash -c 'while :; do sleep 1; done' attack-4250"] {
+        let command =
+            format!("{marked} & until grep -aqE '{MARKED}' /proc/$!/cmdline; do sleep 0.01; done; echo seen");
+        let call = client.bash(session, &command).await?;
+        ensure!(call["result"]["structured"]["stdout"] == "seen\n", "{call:#}");
+    }
+    nothing_of_theirs_runs(client, session).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_bomb_ends_with_its_call() {
     Host::test(&[], async |host| {
         let (attacker, session, neighbour, other) = two(host).await?;
-        let bombs = [":(){ :|:& };:; sleep 60", "python3 -c '\nimport os\nwhile True:\n  try:\n    if os.fork() == 0: os.setsid(); os.fork()\n  except OSError: pass\n'"];
+        let bombs = [
+            "bash -c ':(){ :|:& };:; sleep 60' attack-4258",
+            "python3 -c '\nimport os\nwhile True:\n  try:\n    if os.fork() == 0: os.setsid(); os.fork()\n  except OSError: pass\n' attack-4259",
+        ];
+        theirs_would_be_seen(&attacker, &session).await?;
         let mut seen = Vec::new();
         for bomb in bombs {
             let call = with_timeout(&attacker, &session, bomb, 3_000);
@@ -125,13 +144,15 @@ async fn processes_that_evade_the_end_do_not() {
     Host::test(&[], async |host| {
         let (attacker, session, neighbour, other) = two(host).await?;
         let evasions = [
-            "trap '' TERM INT HUP; while true; do sleep 0.1; done",
-            "setsid setsid bash -c 'trap \"\" TERM; while true; do sleep 0.2; done' & sleep 100",
+            // One that is left begins again what was ended.
+            "trap '' TERM INT HUP; while true; do sleep 4251; done",
+            "setsid setsid bash -c 'trap \"\" TERM; while true; do sleep 0.2; done' attack-4256 & sleep 100",
             "(setsid nohup sleep 4251 >/dev/null 2>&1 &) ; sleep 100",
             "sleep 4252 & kill -STOP $!; sleep 100",
             "exec 1>&- 2>&-; sleep 4253",
             "python3 -c 'import os,time\nif os.fork()==0:\n  os.setsid()\n  if os.fork()==0: time.sleep(4254)\n  os._exit(0)\ntime.sleep(100)'",
         ];
+        theirs_would_be_seen(&attacker, &session).await?;
         for evasion in evasions {
             let call = with_timeout(&attacker, &session, evasion, 700).await?;
             ensure!(call["status"] == "timed_out", "{evasion}: {call:#}");
