@@ -4,6 +4,7 @@ mod access;
 mod artifacts;
 mod audit;
 mod calls;
+mod commits;
 mod erasure;
 mod export;
 mod faults;
