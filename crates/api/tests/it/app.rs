@@ -237,23 +237,23 @@ impl Running {
 
     /// The end: it succeeded.
     pub(crate) async fn finish(self) {
-        let outcome = Outcome {
-            status: CallStatus::Succeeded,
-            result: Some(CallResult {
-                output: "done".to_owned(),
-                exit_code: Some(0),
-                ..CallResult::default()
-            }),
-            error: None,
-            ended: CallEnded::because(EndReason::Exited),
-            usage: CallUsage { duration_ms: 5, ..CallUsage::default() },
-        };
-        self.finish_with(outcome).await;
+        self.finish_with(succeeded()).await;
     }
 
     /// This end.
     pub(crate) async fn finish_with(self, outcome: Outcome) {
         self.store.finish_call(&self.fence, self.announce, Vec::new(), outcome).await.expect("finished");
+    }
+}
+
+/// The end of a call that went well.
+pub(crate) fn succeeded() -> Outcome {
+    Outcome {
+        status: CallStatus::Succeeded,
+        result: Some(CallResult { output: "done".to_owned(), exit_code: Some(0), ..CallResult::default() }),
+        error: None,
+        ended: CallEnded::because(EndReason::Exited),
+        usage: CallUsage { duration_ms: 5, ..CallUsage::default() },
     }
 }
 

@@ -4,7 +4,7 @@ use domain::Scope;
 use serde_json::{Value, json};
 use store::{Metered, Sealed};
 
-use crate::app::{App, ended_call};
+use crate::app::{App, ended_call, succeeded};
 
 async fn meter(app: &App) {
     while !matches!(app.store.seal_audit().await.expect("seals"), Sealed::Everything(0)) {}
@@ -71,6 +71,62 @@ async fn closed_hours_are_exported_to_the_tenant_and_to_the_operator() {
     let none =
         admin.get(&format!("/v1/admin/usage?tenant={}", client_tenant(&other).await)).await.expect(200);
     assert_eq!(none["data"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_hours_outlive_the_calls_that_they_count() {
+    // As if the retention of all of them were over: what `drop_old` does of days that are.
+    const OVER: &str = "SELECT toolhost_drop_partitions(parent, (now() AT TIME ZONE 'UTC')::date + 1)
+        FROM (VALUES ('call_events'), ('output_chunks'), ('calls')) AS tables (parent)";
+    // An hour can be closed a minute after its end: the call ended in the last but one, and the meter begins in front of that.
+    const EARLIER: &str = "ALTER TABLE calls DISABLE TRIGGER calls_terminal_stays;
+        UPDATE calls SET ended_at = date_trunc('hour', now(), 'UTC') - interval '90 minutes';
+        ALTER TABLE calls ENABLE TRIGGER calls_terminal_stays;
+        UPDATE sessions SET started_at = date_trunc('hour', now(), 'UTC') - interval '2 hours';
+        UPDATE usage_meter SET closed_until = date_trunc('hour', now(), 'UTC') - interval '3 hours'";
+    let app = App::start().await;
+    let (_, client) = app.tenant("acme").await;
+    let mut running = app.running(&client).await;
+    running.start().await;
+    running.write(&[b"hello"]).await;
+    let (id, session) = (running.id(), running.call.session_id);
+    let mut outcome = succeeded();
+    outcome.usage = domain::CallUsage { cpu_ms: 1_500, bytes_out: 5, duration_ms: 7, ..outcome.usage };
+    running.finish_with(outcome).await;
+    app.database.execute(EARLIER).await.expect("changes");
+    meter(&app).await;
+    let hours = client.get("/v1/usage/hours").await.expect(200)["data"].as_array().expect("hours").clone();
+    let of_call = hours.iter().find(|hour| hour["calls"] == 1).expect("the hour of the call");
+    assert_eq!((&of_call["cpu_seconds"], &of_call["bytes_out"]), (&json!(1.5), &json!(5)), "{of_call:#}");
+    // What the session takes goes on, and so does the time that is asked for when none is named.
+    let figures = async |path: &str| {
+        let usage = client.get(path).await.expect(200);
+        (usage["total"].clone(), usage["data"].clone())
+    };
+    let paths = ["/v1/usage", "/v1/usage?group=day", "/v1/usage?group=session"].map(str::to_owned);
+    let mut before = Vec::new();
+    for path in paths.into_iter().chain([format!("/v1/sessions/{session}/usage")]) {
+        let found = figures(&path).await;
+        assert_eq!(found.1[0]["figures"]["calls"], 1, "{path}");
+        before.push((path, found));
+    }
+
+    app.database.execute(OVER).await.expect("drops");
+    client.get(&format!("/v1/calls/{id}")).await.problem(404, "not_found");
+    assert_eq!(client.get("/v1/calls").await.expect(200)["data"], json!([]), "no call is left");
+    let admin = app.operator().await;
+    for round in 0..2 {
+        for (path, before) in &before {
+            assert_eq!(&figures(path).await, before, "{path}, {round}");
+        }
+        for (client, path) in [(&client, "/v1/usage/hours"), (&admin, "/v1/admin/usage")] {
+            let all = client.get(path).await.expect(200);
+            let all = all["data"].as_array().expect("hours");
+            assert!(hours.iter().all(|hour| all.contains(hour)), "{path}, {round}: {all:#?}");
+        }
+        // Nor does the meter count anew what it finds no more.
+        meter(&app).await;
+    }
 }
 
 async fn client_tenant(client: &crate::client::Client) -> String {
