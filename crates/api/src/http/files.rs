@@ -1,6 +1,6 @@
 //! Files of a session over HTTP.
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, ETAG, IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -16,7 +16,7 @@ use super::access::Tenant;
 use super::downloads::{Download, Part};
 use super::extract::{Id, Params};
 use crate::problem::Problem;
-use crate::service::files::{Files, Verb, path};
+use crate::service::files::{Files, Verb, path, too_large};
 use crate::state::ApiState;
 use crate::wire::files::{FileEntry, FileListing, RemovedFiles, WrittenFile, etag, octal, version_of};
 
@@ -209,14 +209,18 @@ pub(super) fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
-/// What a client sends, as long as it goes on sending.
+/// What a client sends, as long as it goes on sending. More than may be sent is refused where it is announced.
 pub(super) fn pieces(
     state: &ApiState,
     body: Body,
 ) -> impl Stream<Item = Result<Bytes, Problem>> + Send + use<> {
     let patience = state.config.body_timeout;
+    let announced = body.size_hint().lower();
     stream::unfold(Some(body.into_data_stream()), move |body| async move {
         let mut body = body?;
+        if announced > limits::UPLOAD_BYTES {
+            return Some((Err(too_large()), None));
+        }
         let problem = match timeout(patience, body.next()).await {
             Ok(None) => return None,
             Ok(Some(Ok(piece))) => return Some((Ok(piece), Some(body))),

@@ -257,7 +257,8 @@ impl<'a> Files<'a> {
     }
 }
 
-fn too_large() -> Problem {
+/// That an upload is larger than any may be.
+pub(crate) fn too_large() -> Problem {
     Problem::new(Code::BodyTooLarge, format!("An upload may have at most {UPLOAD_BYTES} bytes."))
 }
 
@@ -364,5 +365,22 @@ mod tests {
         assert!(pieces.next().await.is_some());
         assert!(pieces.next().await.is_none());
         assert!(pieces.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_announced_is_counted_to_the_byte() {
+        // The same bytes again and again.
+        let piece = Bytes::from(vec![0; 1 << 20]);
+        let whole = usize::try_from(UPLOAD_BYTES).expect("fits") / piece.len();
+        let upload = |more: &'static [u8]| {
+            let all =
+                stream::repeat(piece.clone()).take(whole).chain(stream::iter([Bytes::from_static(more)]));
+            bounded(all.map(Ok))
+        };
+        let taken = upload(b"").all(|piece| std::future::ready(piece.is_ok())).await;
+        assert!(taken, "exactly as much as may be");
+        let codes = upload(b"x").filter_map(|piece| std::future::ready(piece.err()));
+        let codes: Vec<Code> = codes.map(|problem| problem.code).collect().await;
+        assert_eq!(codes, [Code::BodyTooLarge]);
     }
 }

@@ -3,6 +3,7 @@
 mod archives;
 mod arrange;
 mod forms;
+mod limits;
 mod paths;
 mod streams;
 mod watch;
