@@ -6,10 +6,17 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::json;
+use server::postgres::{Cluster, Durability};
+use sqlx::{Connection, PgConnection};
 use tests::process::built;
 use tests::{Client, Process, engine};
 
 fn dev(folder: &Path, state: &str) -> Result<Process> {
+    dev_on(folder, state, None)
+}
+
+/// The same on somebody else's database, when its URL is given.
+fn dev_on(folder: &Path, state: &str, database: Option<&str>) -> Result<Process> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let agent = std::env::var("TOOLHOST_AGENT_PATH")
         .map_or_else(|_| root.join("target/toolhost-agent"), std::path::PathBuf::from);
@@ -19,7 +26,8 @@ fn dev(folder: &Path, state: &str) -> Result<Process> {
         .current_dir(folder)
         .env_remove("DATABASE_URL")
         .env("TOOLHOST_METRICS__LISTEN", "127.0.0.1:0")
-        .env("TOOLHOST_SANDBOX__AGENT_PATH", agent);
+        .env("TOOLHOST_SANDBOX__AGENT_PATH", agent)
+        .envs(database.map(|url| ("DATABASE_URL", url)));
     Process::start("toolhost dev", &mut command)
 }
 
@@ -74,6 +82,58 @@ async fn it_shows_a_call_serves_and_leaves_nothing() -> Result<()> {
     process.signal(Signal::SIGTERM);
     ensure!(process.wait()?.success(), "{}", process.end_of_said());
     nothing_is_left(folder.path())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_the_user_s_own_is_used_and_left_as_it_is() -> Result<()> {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let folder = tempfile::Builder::new().prefix("th-").permissions(mode).tempdir_in("/tmp")?;
+    let elsewhere = tempfile::Builder::new().prefix("th-").tempdir_in("/tmp")?;
+    std::fs::set_permissions(elsewhere.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let mut outside = Cluster::start(&elsewhere.path().join("postgres"), Durability::Relaxed).await?;
+    let server = outside.pid().context("it runs")?;
+    let mut database = PgConnection::connect(&outside.url()).await?;
+    sqlx::raw_sql("CREATE TABLE theirs (note text); INSERT INTO theirs VALUES ('kept')")
+        .execute(&mut database)
+        .await?;
+
+    let mut process = dev_on(folder.path(), "state", Some(&outside.url()))?;
+    let (url, key) = ready(&mut process)?;
+    process.wait_for(|line| line.contains("Ctrl-C").then_some(()))?;
+    let client = Client::new(&url, &key);
+    let session = client.session(json!({})).await?;
+    let call = client.bash(&session, "echo from a user").await?;
+    ensure!(call["result"]["structured"]["stdout"] == "from a user\n", "{call:#}");
+    // No other server was started, and the state has none of its data.
+    let state = folder.path().join("state");
+    ensure!(!state.join("postgres").exists(), "there is a private cluster");
+    let servers = engine::processes_with(state.to_str().context("a path")?);
+    ensure!(!servers.iter().any(|line| line.contains("postgres")), "{servers:#?}");
+    let id: domain::CallId = call["id"].as_str().context("an id")?.parse()?;
+    let calls = "SELECT count(*) FROM calls WHERE id = $1 AND status = 'succeeded'";
+    let found: i64 = sqlx::query_scalar(calls).bind(id.uuid()).fetch_one(&mut database).await?;
+    ensure!(found == 1, "the call is in the user's database");
+
+    process.signal(Signal::SIGINT);
+    let status = process.wait()?;
+    ensure!(status.success(), "{status}: {}", process.end_of_said());
+    nothing_is_left(folder.path())?;
+    ensure!(outside.pid() == Some(server), "it runs on");
+    let kept: String = sqlx::query_scalar("SELECT note FROM theirs").fetch_one(&mut database).await?;
+    ensure!(kept == "kept", "what else was in it is there");
+
+    // The next run finds what the one before left in it.
+    let mut process = dev_on(folder.path(), "state", Some(&outside.url()))?;
+    let (url, again) = ready(&mut process)?;
+    ensure!(again == key, "the demo key is kept");
+    let found = Client::new(&url, &again).call(call["id"].as_str().context("an id")?).await?;
+    ensure!(found["result"]["structured"]["stdout"] == "from a user\n", "{found:#}");
+    process.wait_for(|line| line.contains("Ctrl-C").then_some(()))?;
+    process.signal(Signal::SIGTERM);
+    ensure!(process.wait()?.success(), "{}", process.end_of_said());
+    nothing_is_left(folder.path())?;
+    database.close().await?;
+    outside.stop().await
 }
 
 fn nothing_is_left(folder: &Path) -> Result<()> {

@@ -61,6 +61,25 @@ async fn documents_are_read_and_hostile_ones_have_codes() {
             let content = found["content"].as_str().context("text")?;
             ensure!(content.contains(text) && !content.contains("bad()"), "{path}: {content}");
         }
+        // The text of pictures is recognised when it is wanted and there is no other.
+        for (path, ocr, pages, text) in [
+            ("scan.pdf", "auto", 1, true),
+            ("scan.pdf", "never", 0, false),
+            ("a.pdf", "auto", 0, true),
+            ("a.pdf", "never", 0, true),
+            ("a.png", "auto", 1, true),
+        ] {
+            let call = read(json!({"path": path, "ocr": ocr})).await?;
+            let found = &call["result"]["structured"];
+            let content = found["content"].as_str().with_context(|| format!("{call:#}"))?;
+            ensure!(found["ocr_pages"] == pages && content.contains("INVOICE 42") == text, "{path} {ocr}: {call:#}");
+        }
+        let picture = read(json!({"path": "a.png", "ocr": "never"})).await?;
+        ensure!(picture["error"]["code"] == "unsupported_document", "{picture:#}");
+        let always = json!({"tool": "read_document", "arguments": {"path": "a.pdf", "ocr": "always"}});
+        let always = client.post(&format!("/v1/sessions/{session}/calls"), &always).await?;
+        let always = always.problem(422, "invalid_arguments")?;
+        ensure!(always["errors"][0]["pointer"] == "/arguments/ocr", "{always:#}");
         let alias = client.run(session, "Read", json!({"file_path": "/workspace/a.docx"})).await?;
         ensure!(alias["tool"] == "read_document" && alias["status"] == "succeeded", "{alias:#}");
         let many = read(json!({"path": "many.pdf", "pages": "3,9999-", "format": "text"})).await?;

@@ -288,6 +288,20 @@ async fn the_catalogue_describes_them_in_every_dialect() {
         }
         let shells = client.get("/v1/tools?toolkit=shell").await?.expect(200)?;
         ensure!(!shells.to_string().contains("\"read_file\""), "{shells:#}");
+        // By words: all of them, in whatever case, in names, other names, titles and descriptions.
+        for (query, found) in [
+            ("q=SHELLSTART", json!(["bash"])),
+            ("toolkit=files&q=atomic%20WRITE", json!(["write_file"])),
+            ("toolkit=shell&q=atomic%20write", json!([])),
+            ("q=no+such+words", json!([])),
+        ] {
+            let listed = client.get(&format!("/v1/tools?{query}")).await?.expect(200)?;
+            let names: Vec<_> =
+                listed["data"].as_array().context("data")?.iter().map(|tool| &tool["name"]).collect();
+            ensure!(json!(names) == found, "{query}: {names:?}");
+        }
+        let shaped = client.get("/v1/tools?format=openai&q=SHELLSTART").await?.expect(200)?;
+        ensure!(shaped["data"].as_array().is_some_and(|tools| tools.len() == 1), "{shaped:#}");
         client.get("/v1/tools/no_such").await?.problem(404, "not_found")?;
         Ok(())
     })
