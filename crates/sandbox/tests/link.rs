@@ -483,3 +483,44 @@ async fn a_socket_in_a_deep_folder_is_bound_and_taken_over() {
     );
     drop(second);
 }
+
+#[tokio::test]
+async fn a_file_that_the_agent_has_already_is_not_sent_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let client = link.agent();
+    let request = WriteRequest {
+        key: OperationKey { owner: "call".to_owned(), operation: 1 },
+        root: "/tmp".to_owned(),
+        path: "a".to_owned(),
+        mode: WriteMode::Overwrite,
+        size_bytes: 3,
+        permissions: None,
+        expected_sha256: None,
+        expected_version: None,
+        open_ended: false,
+    };
+    let mut upload = client.upload(request).await.unwrap();
+    let (stream, _) = agent.request().await;
+    let written = protocol::FileWritten {
+        created: true,
+        size_bytes: 3,
+        sha256: "ab".to_owned(),
+        permissions: 0o644,
+        version: protocol::FileVersion::default(),
+    };
+    agent.reply(stream, &Reply::Written(written)).await;
+    agent.send(FrameKind::Close, stream, &[]).await;
+    // Behind the answer to another question that one has come.
+    let (answered, ()) = tokio::join!(client.stat("/tmp", "x"), async {
+        let (id, _) = agent.request().await;
+        agent.reply(id, &stat()).await;
+    });
+    answered.unwrap();
+    for piece in ["a", "b", "c"] {
+        upload.push(Bytes::from_static(piece.as_bytes())).await.unwrap();
+    }
+    assert!(matches!(upload.push(Bytes::from_static(b"d")).await, Err(LinkError::TooLarge)));
+    assert_eq!(upload.finish().await.unwrap().size_bytes, 3);
+}

@@ -2,11 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::{Client, Host, Reply};
+use tests::{Client, Follower, Host, Reply};
 
 /// Makes wheels in the workspace, as their authors would anywhere.
 const MAKE: &str = r#"
-import zipfile
+import os, zipfile
 def wheel(project, version, requires=(), tag="py3-none-any", text=None):
     name = project.lower().replace("-", "_").replace(".", "_")
     info = f"{project.replace('-', '_')}-{version}.dist-info"
@@ -21,7 +21,7 @@ def wheel(project, version, requires=(), tag="py3-none-any", text=None):
     return path
 wheel("Tiny.One", "1.0", ["tiny-two>=1; python_version >= '3.0'", "numpy", "tiny-never; extra == 'more'", "tiny-gone; python_version < '3'"])
 wheel("tiny-two", "0.9")
-wheel("tiny-two", "1.0")
+wheel("tiny-two", "1.0", text=f"version = '1.0'\ndata = '{os.urandom(2_000_000).hex()}'\n")
 wheel("tiny-two", "3.0", tag="cp27-cp27m-win32")
 wheel("tiny-four", "1.0")
 wheel("tiny-four", "2.0", ["no-such-package-here"])
@@ -30,6 +30,7 @@ content = bytearray(open(wheel("tiny-lie", "1.0", text="text = 'the truth'\n"), 
 at = content.index(b"the truth")
 content[at:at + 9] = b"the liars"
 open("tiny_lie-1.0-py3-none-any.whl", "wb").write(content)
+print(*sorted(name for name in os.listdir() if name.endswith(".whl")), sep="\n")
 "#;
 
 async fn put(client: &Client, name: &str, content: Vec<u8>) -> Result<Reply> {
@@ -58,19 +59,14 @@ async fn with_wheels(host: &Host) -> Result<Client> {
     let client = host.tenant("acme")?.client;
     let session = client.session(json!({})).await?;
     let made = client.run(&session, "python_execute", json!({"code": MAKE})).await?;
-    ensure!(made["result"]["is_error"] == false, "{made:#}");
-    let listed = client.get(&format!("/v1/sessions/{session}/files/list")).await?.expect(200)?;
-    let mut count = 0;
-    for file in listed["data"].as_array().context("files")? {
-        let path = file["path"].as_str().context("a path")?;
-        if let Some(name) = path.rsplit('/').next().filter(|name| name.ends_with(".whl")) {
-            let content = client.get(&format!("/v1/sessions/{session}/files?path={path}")).await?;
-            let name = name.replace("tiny_one", "Tiny.One");
-            put(&client, &name, content.bytes).await?.expect(201)?;
-            count += 1;
-        }
+    let names = shown(&made, "stdout").as_str().context("names")?;
+    ensure!(names.lines().count() == 8, "{made:#}");
+    for name in names.lines() {
+        let saved = client.run(&session, "save_artifact", json!({"path": name})).await?;
+        let id = shown(&saved, "artifact_id").as_str().context("an artifact")?;
+        let content = client.get(&format!("/v1/artifacts/{id}/content")).await?;
+        put(&client, &name.replace("tiny_one", "Tiny.One"), content.bytes).await?.expect(201)?;
     }
-    ensure!(count == 8, "{listed:#}");
     client.delete(&format!("/v1/sessions/{session}")).await?.expect(202)?;
     Ok(client)
 }
@@ -168,6 +164,19 @@ async fn a_damaged_wheel_is_named_and_leaves_the_workspace_as_it_was() {
         // Neither is the session spoiled by it.
         let call = run(client, session, json!(["tiny-one"]), "import tiny_one\ntiny_one.version").await?;
         ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        // Nor by a disk that fills half-way: what was put there until then is taken back.
+        let fill = "df --output=avail -B1 /workspace | tail -n 1 | xargs -I{} bash -c 'head -c $(({} - 2000000)) /dev/zero > filler'; df --output=avail -B1 /workspace | tail -n 1";
+        let full = &client.session(json!({})).await?;
+        let filled = client.bash(full, fill).await?;
+        let before = places(client, full).await?;
+        let call = run(client, full, json!(["tiny-two==1.0", "tiny-four"]), "print('not run')").await?;
+        ensure!(call["error"]["code"] == "package_failed", "{filled:#} {call:#}");
+        ensure!(call["error"]["message"].as_str().is_some_and(|message| message.contains("no room")), "{call:#}");
+        let after = places(client, full).await?;
+        ensure!(after == before, "{before} {after}");
+        client.bash(full, "rm filler").await?;
+        let call = run(client, full, json!(["tiny-two==1.0"]), "import tiny_two\ntiny_two.version").await?;
+        ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
         // What does not fit into /tmp is not even fetched.
         for (script, text) in [
             ("install.py", include_str!("../../../crates/tools/src/code/install.py")),
@@ -182,6 +191,37 @@ async fn a_damaged_wheel_is_named_and_leaves_the_workspace_as_it_was() {
         let command = format!("python3 -X utf8 -c \"$(cat install.py)\" \"$(cat shelf.py)\" 3<<< '{request}'; echo \"exit $?\"; ls -d /tmp/.toolhost-wheels-*");
         let call = client.bash(session, &command).await?;
         ensure!(shown(&call, "stdout") == "exit 16\n", "{call:#}");
+        Ok(())
+    })
+    .await;
+}
+
+/// Code that says when it has begun, and ends when it is told to.
+const WAITS: &str = "import tiny_one, os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\ntiny_one.version";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_outlives_its_worker() {
+    Host::test_prepared(async |host| {
+        host.serve(&[])?;
+        host.worker()?;
+        let client = &with_wheels(host).await?;
+        // The worker is killed while wheels are being copied, and when the folder of the copies is gone again.
+        for sign in ["of the tenant's wheels", "begun"] {
+            let session = &client.session(json!({})).await?;
+            let arguments = json!({"code": WAITS, "packages": ["tiny-one"]});
+            let call = client.submit(session, "python_execute", arguments).await?;
+            Follower::new(client, &call).until(|event| event.data.to_string().contains(sign)).await?;
+            host.worker()?;
+            let last = host.processes.len() - 2;
+            host.processes[last].kill();
+            let freed = json!({"tool": "write_file", "arguments": {"path": "go", "content": ""}});
+            client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?.expect(202)?;
+            let call = client.ended(&call).await?;
+            ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
+            ensure!(shown(&call, "result") == "'1.0'" && shown(&call, "stdout") == "begun\n", "{call:#}");
+            let left = places(client, session).await?;
+            ensure!(left.as_str().is_some_and(|left| left.contains("No such file")), "{left}");
+        }
         Ok(())
     })
     .await;

@@ -52,6 +52,17 @@ def missing_folders(place):
 own_lock = os.path.join(target, ".lock")
 made = missing_folders(target)
 leftovers = [] if os.path.lexists(own_lock) else [own_lock]
+before = set(os.listdir(target)) if os.path.isdir(target) else set()
+
+
+def take_out():
+    """What uv has put there before the disk was full: without its modules a package would count as installed."""
+    for name in set(os.listdir(target)) - before:
+        place = os.path.join(target, name)
+        if os.path.isdir(place) and not os.path.islink(place):
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            os.unlink(place)
 
 
 def put_back():
@@ -125,6 +136,8 @@ with tempfile.TemporaryDirectory(prefix=".toolhost-packages-", dir="/tmp") as fo
 if done.returncode == 0:
     sys.exit(0)
 said = " ".join(done.stderr.split())
+if "Failed to install" in said:
+    take_out()
 if any(text in said for text in ("No space left on device", "os error 28")):
     give_up(16, done.stderr)
 if turn and any(text in said for text in ("Failed to extract", "invalid package format", "Failed to read from zip")):
