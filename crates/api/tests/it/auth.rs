@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use domain::{Scope, TenantStatus};
 use serde_json::{Value, json};
-use store::testing::until;
-use store::{Authenticated, NewShell, SessionFence, ShellLog};
+use store::testing::{new_shell, until};
+use store::{Authenticated, NewShell, SessionFence};
 
 use crate::app::App;
 use crate::artifacts::kept;
@@ -225,17 +225,7 @@ async fn shell_of(app: &App, client: &Client, call: &domain::Call) -> String {
     };
     let session = app.store.get_session(&context, call.session_id).await.expect("a session");
     let fence = SessionFence::of(&session).expect("has a worker");
-    let new = NewShell {
-        id: app.store.clock().new_id(),
-        call_id: call.id,
-        operation: 1,
-        command: "sleep 1".to_owned(),
-        description: None,
-        terminal: false,
-        log: ShellLog::Own,
-        name: None,
-        limits: store::ShellLimits { session: 16, tenant: 256 },
-    };
+    let new = NewShell { operation: 1, ..new_shell(&app.store, call.id) };
     app.store.create_shell(&fence, new).await.expect("a shell").id.to_string()
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use domain::{Scope, ShellId};
 use serde_json::json;
 use store::SessionFence;
-use store::testing::until;
+use store::testing::{new_shell, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
@@ -350,17 +350,7 @@ pub(crate) async fn shell_that_wrote(
     let claimed = app.store.claim_sessions(worker.id(), 1).await.expect("sessions");
     let fence = SessionFence::of(&claimed[0]).expect("has a worker");
     let id: ShellId = app.store.clock().new_id();
-    let new = store::NewShell {
-        id,
-        call_id: call.parse().expect("an id"),
-        operation: 1,
-        command: "echo hello".to_owned(),
-        description: None,
-        terminal: false,
-        log: store::ShellLog::Own,
-        name: None,
-        limits: store::ShellLimits { session: 16, tenant: 256 },
-    };
+    let new = store::NewShell { id, operation: 1, ..new_shell(&app.store, call.parse().expect("an id")) };
     app.store.create_shell(&fence, new).await.expect("a shell");
     let piece = domain::event::OutputPiece {
         log_offset: 0,

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use domain::policy::EffectiveLimits;
 use domain::{
-    Effect, OperatorContext, Principal, Scope, Session, SessionId, SizeClass, TenantContext, WorkerId,
+    CallId, Effect, OperatorContext, Principal, Scope, Session, SessionId, SizeClass, TenantContext, WorkerId,
 };
 use serde_json::json;
 
 use crate::{
-    Admission, AdmitSession, CallDecision, CreatedSession, NewCall, NewSession, NewTenant, SessionFence,
-    Store,
+    Admission, AdmitSession, CallDecision, CreatedSession, NewCall, NewSession, NewShell, NewTenant,
+    SessionFence, ShellLimits, ShellLog, Store,
 };
 
 /// An operator.
@@ -54,6 +54,22 @@ pub async fn running_session(store: &Store, context: &TenantContext, worker: Wor
     };
     let fence = SessionFence::of(&session).context("the worker's lease is over")?;
     Ok(store.session_running(&fence, 1).await?)
+}
+
+/// A shell of a call, with a log of its own and with room.
+#[must_use]
+pub fn new_shell(store: &Store, call_id: CallId) -> NewShell {
+    NewShell {
+        id: store.clock().new_id(),
+        call_id,
+        operation: 0,
+        name: None,
+        command: "sleep 1".to_owned(),
+        description: None,
+        terminal: false,
+        log: ShellLog::Own,
+        limits: ShellLimits { session: 16, tenant: 256 },
+    }
 }
 
 /// A call of `bash` in a session, allowed and without a reservation.

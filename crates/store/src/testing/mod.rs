@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 
 use cluster::Cluster;
 pub use cluster::Durability;
-pub use fixture::{admission, new_session, operator, running_session, tenant};
+pub use fixture::{admission, new_session, new_shell, operator, running_session, tenant};
 pub use pooler::Pooler;
 pub use wait::{until, until_some};
 

@@ -4,10 +4,10 @@ use anyhow::{Context, Result, bail};
 use chrono::TimeDelta;
 use domain::policy::Policy;
 use domain::{CallId, CallStatus, Scope, ShellId, TenantStatus};
-use store::testing::{TestDatabase, operator, running_session, tenant, until};
+use store::testing::{TestDatabase, new_shell, operator, running_session, tenant, until};
 use store::{
-    AuditFilter, AuthRefusal, Authenticated, Expiry, Hint, NewKey, NewShell, NewTenant, Page, SessionFence,
-    ShellEnd, ShellLog, ShellToEnd, ShellWish, Store, StoreError,
+    AuditFilter, AuthRefusal, Authenticated, Expiry, Hint, NewKey, NewTenant, Page, SessionFence, ShellEnd,
+    ShellToEnd, ShellWish, Store, StoreError,
 };
 
 use crate::calls::{queued, started, worker};
@@ -152,17 +152,7 @@ async fn revocation_and_suspension_hold_in_other_processes_within_seconds() -> R
 }
 
 async fn shell(store: &Store, fence: &SessionFence, call_id: CallId) -> Result<ShellId> {
-    let new = NewShell {
-        id: store.clock().new_id(),
-        call_id,
-        operation: 0,
-        command: "sleep 1".to_owned(),
-        description: None,
-        terminal: false,
-        log: ShellLog::Own,
-        name: None,
-        limits: store::ShellLimits { session: 16, tenant: 256 },
-    };
+    let new = new_shell(store, call_id);
     Ok(store.create_shell(fence, new).await?.id)
 }
 

@@ -11,11 +11,11 @@ use domain::{
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, Row};
-use store::testing::{TestDatabase, admission, new_session, operator, tenant};
+use store::testing::{TestDatabase, admission, new_session, new_shell, operator, tenant};
 use store::{
     Admitted, Announce, AuditRow, CreatedSession, Draft, Erasure, ErasureAnswer, ErasureState, Fence,
     FileBefore, Finding, Idempotency, Keeper, Metered, NewArtifact, NewContext, NewKey, NewRole, NewShell,
-    Objects, ObjectsConfig, Rotation, Sealed, SeenFile, SessionFence, ShellLog, Store, StoreError,
+    Objects, ObjectsConfig, Rotation, Sealed, SeenFile, SessionFence, Store, StoreError,
 };
 
 use crate::calls::{outcome, output, worker};
@@ -78,17 +78,7 @@ pub(crate) async fn life(store: &Store, mark: &str) -> Result<TenantContext> {
         let own = Fence::of(&call).context("started")?;
         let bytes = format!("{mark}-output {n}");
         store.append_events(&own, Announce::Started, vec![output(0, bytes.as_bytes())]).await?;
-        let shell = NewShell {
-            id: store.clock().new_id(),
-            call_id: call.id,
-            operation: 0,
-            command: format!("{mark}-command"),
-            description: None,
-            terminal: false,
-            log: ShellLog::Own,
-            name: None,
-            limits: store::ShellLimits { session: 16, tenant: 256 },
-        };
+        let shell = NewShell { command: format!("{mark}-command"), ..new_shell(store, call.id) };
         let shell = store.create_shell(&fence, shell).await?;
         let piece = domain::event::OutputPiece {
             log_offset: 0,

@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 use domain::StreamName;
 use rand::RngExt;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
-use store::testing::{TestDatabase, admission, operator, running_session, tenant, until};
+use store::testing::{TestDatabase, admission, new_shell, operator, running_session, tenant, until};
 use store::{
     Admitted, Announce, AuditFilter, AuditRow, CallFilter, ContextWish, CreatedContext, Fence, NewContext,
-    NewKey, NewShell, OutputOwner, Page, SessionFence, SessionFilter, SessionPatch, ShellLog, StoreError,
+    NewKey, OutputOwner, Page, SessionFence, SessionFilter, SessionPatch, StoreError,
 };
 
 use crate::calls::{outcome, output, queued, started, worker};
@@ -26,17 +26,7 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
     let session = running_session(&store, &owner, worker).await?;
     let call = started(&store, &owner, session.id, worker).await?;
     let fence = Fence::of(&call).context("started")?;
-    let new = NewShell {
-        id: store.clock().new_id(),
-        call_id: call.id,
-        operation: 0,
-        command: "sleep".to_owned(),
-        description: None,
-        terminal: false,
-        log: ShellLog::Own,
-        name: None,
-        limits: store::ShellLimits { session: 16, tenant: 256 },
-    };
+    let new = new_shell(&store, call.id);
     let shell = store.create_shell(&SessionFence::of(&session).context("assigned")?, new).await?;
     store.append_events(&fence, Announce::Started, vec![output(0, b"secret")]).await?;
     let waiting = queued(&store, &owner, session.id).await?;

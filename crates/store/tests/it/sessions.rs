@@ -8,7 +8,7 @@ use domain::policy::EffectiveLimits;
 use domain::{CallStatus, SessionEnd, SessionEndReason, SessionStatus, ShellStatus, StreamName};
 use futures_util::future::join_all;
 use serde_json::json;
-use store::testing::{TestDatabase, new_session, running_session, tenant};
+use store::testing::{TestDatabase, new_session, new_shell, running_session, tenant};
 use store::{
     Announce, CreatedSession, Dropped, Fence, Idempotency, NewShell, OutputOwner, Page, Retention,
     SessionFence, SessionFilter, SessionPatch, SessionWish, ShellEnd, ShellLog, StoreError,
@@ -117,17 +117,7 @@ async fn an_ended_session_has_nothing_open() -> Result<()> {
     let fence = SessionFence::of(&session).context("assigned")?;
     let running = started(&store, &context, session.id, worker).await?;
     let waiting = queued(&store, &context, session.id).await?;
-    let new = NewShell {
-        id: store.clock().new_id(),
-        call_id: running.id,
-        operation: 0,
-        command: "sleep 1".to_owned(),
-        description: None,
-        terminal: false,
-        log: ShellLog::Own,
-        name: None,
-        limits: store::ShellLimits { session: 16, tenant: 256 },
-    };
+    let new = new_shell(&store, running.id);
     let shell = store.create_shell(&fence, new).await?;
     assert_eq!(store.request_session_end(&context, session.id).await?.status, SessionStatus::Running);
     let wishes = store.sessions_wanting_change(worker).await?;
@@ -211,17 +201,7 @@ async fn a_shell_s_log_grows_once_and_can_be_read_from_anywhere() -> Result<()> 
     let call = started(&store, &context, session.id, worker).await?;
     let writing = Fence::of(&call).context("started")?;
     store.append_events(&writing, Announce::Started, vec![output(0, b"before ")]).await?;
-    let new = NewShell {
-        id: store.clock().new_id(),
-        call_id: call.id,
-        operation: 0,
-        command: "make".to_owned(),
-        description: None,
-        terminal: false,
-        log: ShellLog::OfCall,
-        name: None,
-        limits: store::ShellLimits { session: 16, tenant: 256 },
-    };
+    let new = NewShell { log: ShellLog::OfCall, ..new_shell(&store, call.id) };
     let shell = store.create_shell(&fence, new.clone()).await?;
     assert_eq!(store.create_shell(&fence, new).await?.id, shell.id, "idempotent");
     let piece = |at: u64, stream, offset, bytes: &[u8]| OutputPiece {

@@ -8,10 +8,10 @@ use domain::call::Outcome;
 use domain::usage::{CallFigures, Period};
 use domain::{CallEnded, CallError, CallStatus, CallUsage, Code, EndReason, TenantContext, WorkerId};
 use sqlx::{Connection, Executor, Row};
-use store::testing::{TestDatabase, admission, operator, running_session, tenant, until_some};
+use store::testing::{TestDatabase, admission, new_shell, operator, running_session, tenant, until_some};
 use store::{
     Announce, CallDecision, Fence, HourFilter, Metered, NewShell, Page, Sealed, SessionFence, ShellEnd,
-    ShellLog, Store, UsageGroup,
+    Store, UsageGroup,
 };
 
 use crate::calls::{outcome, queued, started, worker};
@@ -128,17 +128,7 @@ async fn what_shells_take_is_counted_as_it_is_told_and_once() -> Result<()> {
     let session = running_session(&store, &context, worker).await?;
     let fence = SessionFence::of(&session).context("assigned")?;
     let call = started(&store, &context, session.id, worker).await?;
-    let shell = |id| NewShell {
-        id,
-        call_id: call.id,
-        operation: 0,
-        command: "sleep 1".to_owned(),
-        description: None,
-        terminal: false,
-        log: ShellLog::Own,
-        name: None,
-        limits: store::ShellLimits { session: 16, tenant: 256 },
-    };
+    let shell = |id| NewShell { id, ..new_shell(&store, call.id) };
     let (first, second) = (store.clock().new_id(), store.clock().new_id());
     for id in [first, second] {
         store.create_shell(&fence, shell(id)).await?;
