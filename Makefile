@@ -17,7 +17,7 @@ export TOOLHOST_AGENT_PATH := $(CURDIR)/$(agent)
 nextest_version := 0.9.143
 
 # What runs on gVisor once more: attacks that meet the runtime, and not only what reads their output. docs/attacks.md is compared with it.
-gvisor_modules := attacks|sandbox_attacks|nasty_paths|swaps|bad_files|files|http_files::archives|http_files::forms|http_files::watch
+gvisor_modules := attacks|sandbox_attacks|node_attacks|nasty_paths|swaps|bad_files|files|http_files::archives|http_files::forms|http_files::watch
 gvisor_left_out := flood|odd_bytes|forges|hundred|large_form|go_up_and_down|before_it_is_changed|found_searched|why_it_does_not
 gvisor_attacks := package(tests) & test(/^($(gvisor_modules))::/) & !test(/$(gvisor_left_out)/)
 

@@ -31,6 +31,31 @@ impl ContextStatus {
     }
 }
 
+/// What a context's interpreters speak.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Language {
+    /// Python 3.
+    #[default]
+    Python,
+    /// JavaScript, and TypeScript without its types.
+    Javascript,
+}
+
+impl Language {
+    /// Every language.
+    pub const ALL: [Self; 2] = [Self::Python, Self::Javascript];
+
+    /// The word on the wire, and in the database.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Javascript => "javascript",
+        }
+    }
+}
+
 /// How an interpreter took its state away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostState {
@@ -53,6 +78,8 @@ pub struct CodeContext {
     pub session_id: SessionId,
     /// The name that calls may use for it.
     pub name: Option<String>,
+    /// What its interpreters speak.
+    pub language: Language,
     /// Directory that an interpreter starts in.
     pub cwd: String,
     /// Variables of its interpreters, over those of the session.

@@ -186,6 +186,8 @@ codes! {
     ShellEnded = ("shell_ended", 409, false, "The shell has ended");
     /// No such context in this session.
     ContextNotFound = ("context_not_found", 404, false, "There is no such context");
+    /// The context's interpreters speak another language than the tool.
+    ContextLanguage = ("context_language", 422, false, "The context is of another language");
     /// The interpreter that ran the code ended under it, and with it the context's state.
     InterpreterDied = ("interpreter_died", 500, true, "The interpreter ended while it ran the code");
     /// What is asked for is not in the sandbox, and the session has no network to get it.

@@ -27,7 +27,7 @@ pub use call::{
     Call, CallEnded, CallError, CallResult, CallStatus, CallUsage, ContentBlock, Effect, EndReason,
     QueuePlace, Truncation,
 };
-pub use code_context::{CodeContext, ContextStatus, LostState};
+pub use code_context::{CodeContext, ContextStatus, Language, LostState};
 pub use error::Code;
 pub use event::{Event, EventBody, StreamName};
 pub use id::{

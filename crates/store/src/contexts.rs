@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use domain::{
-    CallId, CodeContext, ContextId, ContextStatus, LostState, SessionId, TenantContext, TenantId, limits,
+    CallId, CodeContext, ContextId, ContextStatus, Language, LostState, SessionId, TenantContext, TenantId,
+    limits,
 };
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -18,18 +19,18 @@ use crate::{AuditRow, Idempotency, Result, Store, StoreError};
 /// What [`context`] reads, of the table or query named `c`, with its session `s`.
 macro_rules! context_columns {
     () => {
-        "c.id, c.tenant_id, c.session_id, c.name, c.cwd, c.env, c.metadata, c.interpreter, c.generation, c.lost_reason,
+        "c.id, c.tenant_id, c.session_id, c.name, c.language, c.cwd, c.env, c.metadata, c.interpreter, c.generation, c.lost_reason,
          c.lost_interpreter, c.lost_at, c.interrupts, c.interrupts_done, c.restarts, c.restarts_done, c.created_at,
          c.deleted_at, (s.status <> 'ended' AND s.generation = c.generation) AS is_warm"
     };
 }
 
 /// Adds what is new of a context to its session, unless that has as many as it may: `$1` session, `$2` tenant, `$3` id,
-/// `$4` name, `$5` directory, `$6` variables, `$7` labels, `$8` most.
+/// `$4` name, `$5` directory, `$6` variables, `$7` labels, `$8` most, `$9` language.
 macro_rules! insert_context {
     () => {
-        "INSERT INTO contexts (id, tenant_id, session_id, name, cwd, env, metadata)
-         SELECT $3, s.tenant_id, s.id, $4, $5, $6::text::jsonb, $7::text::jsonb FROM sessions s
+        "INSERT INTO contexts (id, tenant_id, session_id, name, cwd, env, metadata, language)
+         SELECT $3, s.tenant_id, s.id, $4, $5, $6::text::jsonb, $7::text::jsonb, $9 FROM sessions s
          WHERE s.id = $1 AND s.tenant_id = $2 AND s.status <> 'ended'
            AND (SELECT count(*) FROM contexts o WHERE o.session_id = $1 AND o.deleted_at IS NULL) < $8
          ON CONFLICT (session_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING id"
@@ -46,6 +47,8 @@ pub struct NewContext {
     pub id: ContextId,
     /// The name that calls may use for it.
     pub name: Option<String>,
+    /// What its interpreters are to speak.
+    pub language: Language,
     /// Directory that an interpreter starts in.
     pub cwd: String,
     /// Variables of its interpreters.
@@ -158,7 +161,8 @@ impl Store {
                     .bind(&new.cwd)
                     .bind(storable(OPERATION, "env", &new.env)?)
                     .bind(storable(OPERATION, "metadata", &new.metadata)?)
-                    .bind(i64::from(limits::SESSION_CONTEXTS)),
+                    .bind(i64::from(limits::SESSION_CONTEXTS))
+                    .bind(new.language.as_str()),
             )
             .await?;
         if made.is_none() {
@@ -299,7 +303,7 @@ async fn running(
             sqlx::query(
                 "SELECT id, arguments->>'context_id' AS context_id, arguments->>'context' AS context FROM calls
                  WHERE tenant_id = $1 AND session_id = $2 AND id >= $2 AND status IN ('starting', 'running')
-                   AND tool = 'python_execute' ORDER BY id",
+                   AND tool IN ('python_execute', 'node_execute') ORDER BY id",
             )
             .bind(tenant.uuid())
             .bind(session.uuid()),
@@ -337,6 +341,7 @@ fn context(row: &PgRow) -> Result<CodeContext, sqlx::Error> {
         tenant_id: TenantId::from_uuid(row.try_get("tenant_id")?),
         session_id: SessionId::from_uuid(row.try_get("session_id")?),
         name: row.try_get("name")?,
+        language: language(row.try_get("language")?),
         cwd: row.try_get("cwd")?,
         env: row.try_get::<Json<_>, _>("env")?.0,
         metadata: row.try_get::<Json<_>, _>("metadata")?.0,
@@ -350,4 +355,8 @@ fn context(row: &PgRow) -> Result<CodeContext, sqlx::Error> {
         created_at: row.try_get("created_at")?,
         deleted_at: row.try_get("deleted_at")?,
     })
+}
+
+fn language(word: &str) -> Language {
+    Language::ALL.into_iter().find(|language| language.as_str() == word).unwrap_or_default()
 }

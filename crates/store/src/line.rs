@@ -56,7 +56,8 @@ pub(crate) async fn earlier_call(
         }
         Line::Context { id, name } => (
             earlier!(
-                "c.tool = 'python_execute' AND (c.arguments->>'context_id' = $3 OR c.arguments->>'context' = $4)"
+                "c.tool IN ('python_execute', 'node_execute')
+                 AND (c.arguments->>'context_id' = $3 OR c.arguments->>'context' = $4)"
             ),
             Some(id.to_string()),
             name,

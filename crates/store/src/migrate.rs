@@ -33,6 +33,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (39, "withdrawn", include_str!("../../../migrations/0039_withdrawn.sql")),
     (41, "file modes", include_str!("../../../migrations/0041_file_modes.sql")),
     (42, "wheels", include_str!("../../../migrations/0042_wheels.sql")),
+    (43, "languages", include_str!("../../../migrations/0043_languages.sql")),
     (44, "waiting", include_str!("../../../migrations/0044_waiting.sql")),
 ];
 

@@ -9,6 +9,7 @@ pub mod catalog;
 mod clean;
 mod code;
 mod code_check;
+mod code_context;
 mod code_report;
 mod command;
 mod descriptor;

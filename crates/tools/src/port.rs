@@ -20,7 +20,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use domain::event::OutputPiece;
-use domain::{CallId, CallStatus, CodeContext, ContextId, Shell, ShellId, StreamName};
+use domain::{CallId, CallStatus, CodeContext, ContextId, Language, Shell, ShellId, StreamName};
 use serde_json::{Map, Value};
 
 pub use self::artifact::*;
@@ -154,6 +154,8 @@ pub trait Waits: Send + Sync {
 pub struct ContextRun {
     /// Which context.
     pub context: ContextRef,
+    /// What the code is written in. One that is named and not there is made of it.
+    pub language: Language,
     /// How an interpreter is started, when there is none.
     pub argv: Vec<String>,
     /// Completed by the port with `cwd`, `env` and `null_stdin`.

@@ -27,6 +27,8 @@ mod metering;
 mod monitoring;
 mod named_shells;
 mod nasty_paths;
+mod node_attacks;
+mod node_contexts;
 mod operations;
 mod operators;
 mod own_image;

@@ -225,8 +225,13 @@ async fn javascript_shows_what_python_shows() {
             json!({"type": "image", "mime_type": "image/png", "data": "iVBORw=="}),
             text("text/html", "<i>b</i>"),
         ];
-        for typescript in [false, true] {
-            let arguments = json!({"code": SHOWN_BY_NODE, "typescript": typescript});
+        for (typescript, context) in
+            [(false, None), (true, None), (false, Some("main")), (true, Some("main"))]
+        {
+            let mut arguments = json!({"code": SHOWN_BY_NODE, "typescript": typescript});
+            if let Some(context) = context {
+                arguments["context"] = json!(context);
+            }
             let call = client.run(&session, "node_execute", arguments).await?;
             ensure!(structured(&call, "result") == "last" && call["result"]["is_error"] == false, "{call:#}");
             let mut content = call["result"]["content"].as_array().context("content")?.clone();

@@ -28,8 +28,8 @@ impl Input for CreateContext {
 
 /// Create a context
 ///
-/// An interpreter whose variables last from call to call. It starts with its first call; `python_execute` with a `context`
-/// that is not there makes one too.
+/// An interpreter whose variables last from call to call. It starts with its first call; `python_execute` or `node_execute` with a
+/// `context` that is not there makes one too.
 #[utoipa::path(post, path = "/v1/sessions/{session_id}/contexts", tag = "contexts", security(("bearer" = ["calls:write"])),
     params(("session_id" = String, Path, description = "The session."),
         ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$", description = "The same key and body give the same context.")),
@@ -109,7 +109,7 @@ pub(crate) async fn delete_context(
 
 /// Interrupt a context
 ///
-/// KeyboardInterrupt in the code that runs in it; without any, nothing happens.
+/// The code that runs in it is interrupted (KeyboardInterrupt in Python); without any, nothing happens.
 #[utoipa::path(post, path = "/v1/sessions/{session_id}/contexts/{context_id}/interrupt", tag = "contexts", security(("bearer" = ["calls:write"])),
     params(
         ("session_id" = String, Path, description = "The session."),

@@ -35,6 +35,7 @@ pub(crate) async fn create(
     let new = NewContext {
         id: state.store.clock().new_id(),
         name: request.name,
+        language: request.language.into(),
         cwd: cwd.unwrap_or_default(),
         env: request.env,
         metadata: request.metadata,

@@ -21,6 +21,26 @@ pub enum ContextStatus {
     Busy,
 }
 
+/// What a context's interpreters speak.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Language {
+    /// Python 3, for `python_execute`.
+    #[default]
+    Python,
+    /// JavaScript and TypeScript, for `node_execute`.
+    Javascript,
+}
+
+impl From<Language> for domain::Language {
+    fn from(language: Language) -> Self {
+        match language {
+            Language::Python => Self::Python,
+            Language::Javascript => Self::Javascript,
+        }
+    }
+}
+
 /// How a context's state was last lost.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct LostState {
@@ -45,9 +65,9 @@ pub struct ContextView {
     pub session_id: domain::SessionId,
     /// The name that calls may use for it.
     pub name: Option<String>,
-    /// Its language.
-    #[schema(pattern = "^python$")]
-    pub language: &'static str,
+    /// What its interpreters speak.
+    #[schema(value_type = Language)]
+    pub language: domain::Language,
     /// Whether it has an interpreter.
     #[schema(value_type = ContextStatus)]
     pub status: domain::ContextStatus,
@@ -76,7 +96,7 @@ impl From<CodeContext> for ContextView {
             object: "context",
             session_id: context.session_id,
             name: context.name,
-            language: "python",
+            language: context.language,
             status: context.status,
             call_id: context.call_id,
             cwd: context.cwd,
@@ -97,6 +117,9 @@ pub struct CreateContext {
     /// A name that calls may use for it, one of its session.
     #[schema(min_length = 1, max_length = 64)]
     pub name: Option<String>,
+    /// What its interpreters speak. Default python.
+    #[serde(default)]
+    pub language: Language,
     /// Directory that its interpreters start in, under /workspace or /tmp. Default /workspace.
     #[schema(min_length = 1, max_length = 4096)]
     pub cwd: Option<String>,

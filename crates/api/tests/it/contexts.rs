@@ -21,7 +21,10 @@ async fn contexts_are_made_found_and_deleted() {
     assert_eq!((&context["cwd"], &context["env"]), (&json!("/workspace/a"), &json!(["SECRET"])));
     assert_eq!(client.get(&format!("{path}/{id}")).await.expect(200), context);
     client.post(&path, &json!({"name": "main"})).await.problem(409, "conflict");
-    let other = id_of(&client.post(&path, &json!({})).await.expect(201));
+    assert_eq!(context["language"], "python");
+    let other = client.post(&path, &json!({"language": "javascript"})).await.expect(201);
+    assert_eq!(other["language"], "javascript");
+    let other = id_of(&other);
     assert_eq!(ids(&client.get(&path).await.expect(200)), [other.clone(), id.clone()]);
     assert_eq!(client.delete(&format!("{path}/{id}")).await.expect(200)["deleted"], true);
     client.delete(&format!("{path}/{id}")).await.problem(404, "not_found");

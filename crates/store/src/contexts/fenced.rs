@@ -1,6 +1,6 @@
 //! What the worker that has the session does with its contexts.
 
-use domain::{CallId, CodeContext, ContextId, WorkerId, limits};
+use domain::{CallId, CodeContext, ContextId, Language, WorkerId, limits};
 use sqlx::Row;
 use uuid::Uuid;
 
@@ -12,13 +12,14 @@ use crate::line::{Line, earlier_call};
 use crate::{Result, SessionFence, Store, StoreError};
 
 impl Store {
-    /// A context of the fence's session, for a call that runs in it. A name that is not there yet is made.
+    /// A context of the fence's session, for a call that runs in it. A name that is not there yet is made, of this language; one that is may be of
+    /// another.
     /// The call is the newest that came before it and has not ended, if there is one.
     pub async fn context_for_call(
         &self,
         fence: &SessionFence,
         name: &ContextName,
-        new: ContextId,
+        (new, language): (ContextId, Language),
         call: CallId,
     ) -> Result<(CodeContext, Option<CallId>)> {
         const OPERATION: &str = "find context";
@@ -33,7 +34,7 @@ impl Store {
                         "WITH made AS (",
                         insert_context!(),
                         ") INSERT INTO audit_log (tenant_id, principal, action, target, allowed, details)
-                         SELECT $2, $9::text::jsonb, 'context.create', $10, true, '{}' FROM made RETURNING 1"
+                         SELECT $2, $10::text::jsonb, 'context.create', $11, true, '{}' FROM made RETURNING 1"
                     ))
                     .bind(fence.session_id.uuid())
                     .bind(tenant)
@@ -43,6 +44,7 @@ impl Store {
                     .bind("{}")
                     .bind("{}")
                     .bind(i64::from(limits::SESSION_CONTEXTS))
+                    .bind(language.as_str())
                     .bind(sanitised(OPERATION, &domain::Principal::system())?)
                     .bind(new.to_string()),
                 )

@@ -68,6 +68,7 @@ pub(crate) async fn life(store: &Store, mark: &str) -> Result<TenantContext> {
     let made = NewContext {
         id: store.clock().new_id(),
         name: Some(format!("{mark}-context")),
+        language: domain::Language::Javascript,
         cwd: "/workspace".to_owned(),
         env: labels.clone(),
         metadata: labels.clone(),

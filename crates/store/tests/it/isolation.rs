@@ -33,6 +33,7 @@ async fn every_tenant_function_answers_another_tenant_s_id_like_one_that_does_no
     let new = || NewContext {
         id: store.clock().new_id(),
         name: Some("main".to_owned()),
+        language: domain::Language::Javascript,
         cwd: "/workspace".to_owned(),
         env: BTreeMap::new(),
         metadata: BTreeMap::new(),

@@ -1,19 +1,31 @@
-//! `node_execute`: runs JavaScript or TypeScript in a fresh interpreter.
+//! `node_execute`: runs JavaScript or TypeScript, in a fresh interpreter or in a context.
+//!
+//! # Design notes
+//!
+//! *A context's interpreter is two processes.* An agent hands a context's interpreter the descriptors of each call over a socket, which Node.js
+//! cannot take without a compiled addon, and a tenant's image would not have that. So it is a small program of Python (`node_context.py`) that takes
+//! them, with one Node.js as its child (`node_context.js`) whose output it passes on while it comes. The agent knows nothing of it, so journal, timeout,
+//! takeover and end are those of a context of Python.
+//! *The end of a run's output is no mark in the output.* Node.js says on a pipe of its own that a run is over, after it has flushed what it wrote;
+//! then the call gets exactly the bytes that are in the pipes. Code that writes to that pipe breaks its own context, which is then reported lost.
+//! *SIGINT reaches Node.js only while it can be interrupted*, between two words of its own: outside of that it would end it. Node.js can be interrupted
+//! until the code first waits for something, and while it waits; a loop without end after that is ended by the worker, and the loss is told.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
-use domain::{Code, Effect, limits};
+use domain::{Code, Effect, Language, limits};
 use regex::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::alias::{Alias, Dialect, Unit, refused, renamed, timeout};
+use crate::code_context::{self, InContext, NAME_CHARS, Told};
 use crate::code_report::{Raised, Report};
 use crate::command::{self, Ended, Ran};
-use crate::port::{Background, Command, CommandOutcome, Program};
+use crate::port::{Background, Command, CommandEnd, CommandOutcome, ContextRun, Program};
 use crate::{
     Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path,
     rich_content, shape,
@@ -21,15 +33,19 @@ use crate::{
 
 pub(crate) struct NodeExecute;
 
-const NODE: &str = include_str!("node.js");
+const NODE: &str = concat!("(() => {\n", include_str!("node_shown.js"), include_str!("node.js"), "})();\n");
+const NODE_OF_CONTEXT: &str =
+    concat!("(() => {\n", include_str!("node_shown.js"), include_str!("node_context.js"), "})();\n");
+const CARRIER: &str = include_str!("node_context.py");
 /// Longest code, in characters.
 const CODE_CHARS: usize = 1_048_576;
 /// Most arguments, and most dependencies.
 const ARGS: usize = 256;
 const DEPENDENCIES: usize = 32;
-/// Exit codes by which `node.js` says that it has not begun.
+/// Exit codes by which `node_shown.js` and `node_context.py` say that the code was not run.
 const MISSING: i32 = 97;
 const NO_TRANSPILER: i32 = 98;
+const NO_NODE: i32 = 99;
 
 static DEPENDENCY: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^((?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*)(?:@[A-Za-z0-9.^~<>=*_+|-]+)?$")
@@ -45,13 +61,18 @@ pub(crate) struct Input {
     /// It is TypeScript: types are taken off, not checked.
     #[serde(default)]
     typescript: bool,
+    /// Run it in this context, with the variables, modules and functions that earlier calls left there.
+    context_id: Option<String>,
+    /// The same by a name of your choice; the context is made when it is not there.
+    #[schemars(length(min = 1, max = NAME_CHARS))]
+    context: Option<String>,
     /// npm packages that it needs, such as lodash or @scope/name@^2.
     #[serde(default)]
     #[schemars(length(max = DEPENDENCIES))]
     dependencies: Vec<String>,
-    /// Directory to start in, under /workspace or /tmp. Default /workspace.
+    /// Directory to start in, under /workspace or /tmp. Default /workspace; a context stays where it is.
     cwd: Option<String>,
-    /// Environment variables for this run only.
+    /// Environment variables for this run only; in a context they stay.
     #[serde(default)]
     env: BTreeMap<String, String>,
     /// process.argv after its first two entries.
@@ -77,6 +98,8 @@ pub(crate) struct Output {
     result: Option<String>,
     /// The exception that ended it.
     error: Option<Raised>,
+    /// The context that it ran in.
+    context: Option<InContext>,
 }
 
 #[async_trait]
@@ -92,14 +115,15 @@ impl Tool for NodeExecute {
             renamed("workingDirectory", "cwd"),
         ],
         title: "Run JavaScript or TypeScript",
-        description: "Runs JavaScript (or, with `typescript`, TypeScript) in a fresh Node.js process in the session's sandbox and \
+        description: "Runs JavaScript (or, with `typescript`, TypeScript) with Node.js in the session's sandbox, in a fresh process or in a named context, and \
             returns what it printed, the value of a last line that is an expression, and the exit code. `require`, \
             `import` and top-level await work; relative modules and node_modules are found from the working directory \
             (/workspace). `display(value)` shows more: pictures (Buffers of PNG or JPEG), and with display.html, .markdown, \
-            .svg, .json, .png what you give it. No variables carry over from one call to the next, files do. The default timeout is 60 s, at \
+            .svg, .json, .png what you give it. Variables carry over from one call to the next only within a `context` (any name, such as \"js\"), \
+            where they may be declared again; files always do. The default timeout is 60 s, at \
             most 600 s (`timeout_ms`). Long output is shortened in the middle.",
         toolkit: "code",
-        version: "1.1.0",
+        version: "1.2.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
         annotations: Annotations { read_only: false, destructive: true, idempotent: false, open_world: true },
@@ -112,6 +136,7 @@ impl Tool for NodeExecute {
     fn check(&self, input: &Input) -> Vec<ArgumentProblem> {
         let mut problems = command::check_env(&input.env);
         problems.extend(input.cwd.as_deref().and_then(|cwd| path::check("cwd", cwd)));
+        problems.extend(code_context::check(input.context_id.as_deref(), input.context.as_deref()));
         for (index, _) in input.dependencies.iter().enumerate().filter(|(_, name)| package(name).is_none()) {
             let message = "is not an npm package: a name with an optional version, such as `lodash` or `@scope/name@^2`; no URL, path or option";
             problems.push(ArgumentProblem::new(format!("/dependencies/{index}"), message));
@@ -129,10 +154,33 @@ impl Tool for NodeExecute {
             ("args".to_owned(), Value::from(input.args)),
             ("shown".to_owned(), Value::from(rich_content::folder(cx))),
         ]);
-        let argv = ["node", "-e", NODE].map(str::to_owned).to_vec();
+        let context = code_context::named("node_execute", input.context_id, input.context)?;
+        if let Some(context) = context {
+            let cwd = input.cwd.as_deref().map(|cwd| command::cwd("node_execute", Some(cwd))).transpose()?;
+            let argv =
+                ["python3", "-I", "-S", "-X", "utf8", "-c", CARRIER, NODE_OF_CONTEXT].map(str::to_owned);
+            let run = ContextRun {
+                context,
+                language: Language::Javascript,
+                argv: argv.to_vec(),
+                request,
+                cwd,
+                env: input.env,
+                stdin: input.stdin,
+            };
+            let ended = cx.contexts.run(run).await.map_err(|error| match error.code {
+                Code::StartFailed => error.hint(NO_CARRIER),
+                _ => error,
+            })?;
+            let report = ready(&ended.end)?;
+            let (end, told) = Told::of("node_execute", ended, &report)?;
+            let mut shown = shown(cx, &end, report, told.ended).await?;
+            shown.structured.context = Some(told.in_result(&mut shown));
+            return Ok(shown);
+        }
         let command = Command {
             terminal: None,
-            program: Program::Interpreter { argv, request },
+            program: Program::Interpreter { argv: ["node", "-e", NODE].map(str::to_owned).to_vec(), request },
             cwd: command::cwd("node_execute", input.cwd.as_deref())?,
             env: input.env,
             stdin: input.stdin,
@@ -140,9 +188,7 @@ impl Tool for NodeExecute {
             label: "node".to_owned(),
         };
         let outcome = cx.sandbox.run(command).await.map_err(|error| match error.code {
-            Code::StartFailed => {
-                error.hint("See that `cwd` is a directory; if it is, this image may have no node: create the session with one that has.")
-            }
+            Code::StartFailed => error.hint(NO_PROGRAM),
             _ => error,
         })?;
         let CommandOutcome::Ended(end) = outcome else {
@@ -151,31 +197,46 @@ impl Tool for NodeExecute {
                 "node_execute: its process became a shell, which it must not",
             ));
         };
-        let report = Report::parse(&end.report);
-        if let Some(setup) = report.as_ref().and_then(|report| report.setup.as_ref()) {
-            match end.exit_code {
-                Some(MISSING) => return Err(network_required(setup)),
-                Some(NO_TRANSPILER) => {
-                    return Err(ToolError::new(
-                        Code::StartFailed,
-                        "node_execute: this image has no esbuild, which TypeScript needs",
-                    )
-                    .hint("Give JavaScript, or use the default image."));
-                }
-                _ => {}
-            }
-        }
-        let mut report = report.unwrap_or_default();
-        let (result, error) = (report.result.take(), report.error.take());
-        let (content, text) = rich_content::of(cx, "node_execute", report).await?;
-        let more: Vec<String> = result
-            .iter()
-            .chain(Some(&text).filter(|text| !text.is_empty()))
-            .map(|text| shape::text(text, cx.output_budget_bytes / 3).text)
-            .collect();
-        let ran = command::ended_with(cx, &end, &more.join("\n"), Ended::Everything);
-        Ok(ToolOutput { content, ..ran.map(|ran| Output { ran, result, error }) })
+        let report = ready(&end)?;
+        shown(cx, &end, report, Ended::Everything).await
     }
+}
+
+const NO_PROGRAM: &str = "See that `cwd` is a directory; if it is, this image may have no node: create the session with one that has.";
+const NO_CARRIER: &str = "See that the context's directory is there; if it is, this image may have no python3, which a context needs beside \
+    node: create the session with an image that has both, or leave the context out.";
+
+/// What the code has left beside its output, if it was run.
+fn ready(end: &CommandEnd) -> Result<Report, ToolError> {
+    let report = Report::parse(&end.report).unwrap_or_default();
+    let Some(setup) = &report.setup else { return Ok(report) };
+    let failed = |message: String| Err(ToolError::new(Code::StartFailed, format!("node_execute: {message}")));
+    match end.exit_code {
+        Some(MISSING) => Err(network_required(setup)),
+        Some(NO_TRANSPILER) => failed("this image has no esbuild, which TypeScript needs".to_owned())
+            .map_err(|error| error.hint("Give JavaScript, or use the default image.")),
+        Some(NO_NODE) => failed("this image has no node".to_owned())
+            .map_err(|error| error.hint("Create the session with an image that has one.")),
+        _ => failed(setup.clone()),
+    }
+}
+
+/// The result of code that is over.
+async fn shown(
+    cx: &Context,
+    end: &CommandEnd,
+    mut report: Report,
+    what_ended: Ended,
+) -> Result<ToolOutput<Output>, ToolError> {
+    let (result, error) = (report.result.take(), report.error.take());
+    let (content, text) = rich_content::of(cx, "node_execute", report).await?;
+    let more: Vec<String> = result
+        .iter()
+        .chain(Some(&text).filter(|text| !text.is_empty()))
+        .map(|text| shape::text(text, cx.output_budget_bytes / 3).text)
+        .collect();
+    let ran = command::ended_with(cx, end, &more.join("\n"), what_ended);
+    Ok(ToolOutput { content, ..ran.map(|ran| Output { ran, result, error, context: None }) })
 }
 
 fn package(dependency: &str) -> Option<&str> {

@@ -9,17 +9,18 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use domain::{Code, CodeContext, ContextId, Effect, limits};
+use domain::{Code, Effect, Language, limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Target, Unit, refused, renamed, timeout};
+use crate::code_context::{self, InContext, NAME_CHARS, Told};
 use crate::code_report::{Raised, Report};
 use crate::command::{self, Ended, Ran};
 use crate::packages::{self, PACKAGES};
 use crate::port::{
-    Background, Captured, Command, CommandEnd, CommandOutcome, ContextEnd, ContextRef, ContextRun, Program,
+    Background, Captured, Command, CommandEnd, CommandOutcome, ContextEnd, ContextRun, Program,
 };
 use crate::{
     Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput, path,
@@ -32,13 +33,10 @@ const KERNEL: &str = include_str!("kernel.py");
 const RICH: &str = include_str!("rich.py");
 /// Longest code, in characters.
 const CODE_CHARS: usize = 1_048_576;
-const CONTEXT_NAME_CHARS: usize = limits::CONTEXT_NAME_CHARS;
 /// Most arguments.
 const ARGS: usize = 256;
 /// Longest value of an error that the result repeats, in characters.
 const ERROR_CHARS: usize = 2_000;
-/// Bytes from the end of stderr that an error repeats.
-const STDERR_BYTES: usize = 2_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -49,7 +47,7 @@ pub(crate) struct Input {
     /// Run it in this context, with the variables, imports and functions that earlier calls left there.
     context_id: Option<String>,
     /// The same by a name of your choice; the context is made when it is not there.
-    #[schemars(length(min = 1, max = CONTEXT_NAME_CHARS))]
+    #[schemars(length(min = 1, max = NAME_CHARS))]
     context: Option<String>,
     /// Directory to start in, under /workspace or /tmp. Default /workspace; a context stays where it is.
     cwd: Option<String>,
@@ -86,21 +84,6 @@ pub(crate) struct Output {
     error: Option<Raised>,
     /// The context that it ran in.
     context: Option<InContext>,
-}
-
-/// A context, as a run has found and left it.
-#[derive(Debug, Serialize, JsonSchema)]
-struct InContext {
-    /// Its id.
-    id: String,
-    /// Its name.
-    name: Option<String>,
-    /// Runs of its interpreter, this one included: 1 in a new one.
-    executions: u32,
-    /// Why what earlier calls had left there was lost before this run, if it was.
-    lost_before: Option<String>,
-    /// Why the state was lost by this run, if it was.
-    lost: Option<String>,
 }
 
 #[async_trait]
@@ -143,16 +126,7 @@ impl Tool for PythonExecute {
     fn check(&self, input: &Input) -> Vec<ArgumentProblem> {
         let mut problems = command::check_env(&input.env);
         problems.extend(input.cwd.as_deref().and_then(|cwd| path::check("cwd", cwd)));
-        if input.context_id.as_ref().is_some_and(|id| id.parse::<ContextId>().is_err()) {
-            let message = "is not the id of a context: `ctx_` and 26 characters; give a name with `context`";
-            problems.push(ArgumentProblem::new("/context_id", message));
-        }
-        if input.context_id.is_some() && input.context.is_some() {
-            problems.push(ArgumentProblem::new("/context", "give one of the two, `context` or `context_id`"));
-        }
-        if input.context.as_ref().is_some_and(|name| name.chars().any(char::is_control)) {
-            problems.push(ArgumentProblem::new("/context", "must not have control characters"));
-        }
+        problems.extend(code_context::check(input.context_id.as_deref(), input.context.as_deref()));
         problems.extend(packages::check("packages", &input.packages));
         for (index, _) in input.args.iter().enumerate().filter(|(_, arg)| arg.len() >= limits::ENV_BYTES) {
             problems.push(ArgumentProblem::new(
@@ -171,16 +145,20 @@ impl Tool for PythonExecute {
             ("args".to_owned(), Value::from(input.args)),
             ("shown".to_owned(), Value::from(rich_content::folder(cx))),
         ]);
-        let context = match (input.context_id, input.context) {
-            (Some(id), _) => Some(ContextRef::Id(id.parse().map_err(|_| not_a_context())?)),
-            (None, Some(name)) => Some(ContextRef::Name(name)),
-            (None, None) => None,
-        };
+        let context = code_context::named("python_execute", input.context_id, input.context)?;
         if let Some(context) = context {
             let cwd =
                 input.cwd.as_deref().map(|cwd| command::cwd("python_execute", Some(cwd))).transpose()?;
             let argv = interpreter("serve");
-            let run = ContextRun { context, argv, request, cwd, env: input.env, stdin: input.stdin };
+            let run = ContextRun {
+                context,
+                language: Language::Python,
+                argv,
+                request,
+                cwd,
+                env: input.env,
+                stdin: input.stdin,
+            };
             return in_context(cx, cx.contexts.run(run).await.map_err(no_python)?).await;
         }
         let command = Command {
@@ -212,93 +190,16 @@ fn no_python(error: ToolError) -> ToolError {
     }
 }
 
-fn not_a_context() -> ToolError {
-    ToolError::new(Code::ContextNotFound, "python_execute: there is no such context in this session")
-}
-
 /// The result of code in a context.
 async fn in_context(cx: &Context, ended: ContextEnd) -> Result<ToolOutput<Output>, ToolError> {
-    let ContextEnd { context, end, lost } = ended;
-    let report = Report::parse(&end.report).unwrap_or_default();
-    if let Some(setup) = report.setup {
+    let report = Report::parse(&ended.end.report).unwrap_or_default();
+    if let Some(setup) = &report.setup {
         return Err(ToolError::new(Code::StartFailed, format!("python_execute: {setup}")));
     }
-    let by_itself = !end.timed_out && !end.cancelled && !end.sandbox_reset;
-    if let (Some(reason), true) = (&lost, by_itself) {
-        return Err(died(&context, &end, reason));
-    }
-    let lost_before = (report.executions == 1 && context.interpreter > 1)
-        .then(|| context.lost.map_or_else(|| "unknown".to_owned(), |lost| lost.reason));
-    let what_ended = if lost.is_some() { Ended::Everything } else { Ended::CodeAlone };
-    let mut remarks = Vec::new();
-    if let Some(reason) = &lost_before {
-        remarks.push(format!(
-            "This is a new interpreter of the context, as the one before {}: the variables, imports and functions of \
-             earlier calls are gone; files are as they were.",
-            sentence(reason)
-        ));
-    }
-    if let Some(reason) = &lost {
-        remarks.push(format!(
-            "The code did not heed the interrupt, so its interpreter {}: the context's variables are lost and the next call \
-             starts a new one.",
-            sentence(reason)
-        ));
-    } else if !by_itself {
-        remarks.push("The code was interrupted; the context keeps its variables.".to_owned());
-    }
-    let state = InContext {
-        id: context.id.to_string(),
-        name: context.name,
-        executions: report.executions,
-        lost_before,
-        lost,
-    };
-    let mut shown = shown(cx, &end, what_ended).await?;
-    shown.structured.context = Some(state);
-    remarks.extend(shown.system.take());
-    shown.system = (!remarks.is_empty()).then(|| remarks.join(" "));
-    if let Some(system) = &shown.system {
-        shown.output.push_str(&format!("\n[{system}]"));
-    }
+    let (end, told) = Told::of("python_execute", ended, &report)?;
+    let mut shown = shown(cx, &end, told.ended).await?;
+    shown.structured.context = Some(told.in_result(&mut shown));
     Ok(shown)
-}
-
-/// The error of code whose interpreter ended under it.
-fn died(context: &CodeContext, end: &CommandEnd, reason: &str) -> ToolError {
-    let last = if end.stderr.tail.is_empty() { &end.stderr.head } else { &end.stderr.tail };
-    let last =
-        String::from_utf8_lossy(&last[last.len().saturating_sub(STDERR_BYTES)..]).replace('\0', "\u{fffd}");
-    let message = format!(
-        "python_execute: the interpreter of the context {} while it ran the code; the context's variables are lost.",
-        sentence(reason)
-    );
-    ToolError::new(Code::InterpreterDied, message)
-        .hint(
-            "The next call in this context starts a new interpreter: import and compute again what it needs.",
-        )
-        .details(json!({
-            "context_id": context.id.to_string(),
-            "reason": reason,
-            "signal": end.signal,
-            "exit_code": end.exit_code,
-            "stderr": last,
-        }))
-}
-
-/// What became of an interpreter, in words.
-fn sentence(reason: &str) -> &'static str {
-    match reason {
-        "restarted" => "was restarted",
-        "deleted" => "was deleted",
-        "timeout" => "was ended after a timeout",
-        "cancelled" => "was ended after a cancel",
-        "oom" => "was ended for want of memory",
-        "signal" => "crashed",
-        "exited" => "exited",
-        "sandbox_replaced" => "went away with its sandbox",
-        _ => "ended",
-    }
 }
 
 /// How the interpreter is started: the same for all calls.

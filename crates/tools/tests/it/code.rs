@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::DateTime;
 use domain::limits::WHEEL_ROUNDS;
-use domain::{CallId, Code, CodeContext, ContextId, ContextStatus, SessionId, TenantId};
+use domain::{CallId, Code, CodeContext, ContextId, ContextStatus, Language, SessionId, TenantId};
 use serde_json::json;
 use tools::ToolError;
 use tools::port::{Background, CommandEnd, CommandOutcome, ContextEnd, Program, RemoveTarget};
@@ -81,11 +81,12 @@ async fn a_missing_interpreter_is_told() {
 
 #[tokio::test]
 async fn an_interrupt_of_a_context_claims_no_more_than_it_did() {
-    let context = || CodeContext {
+    let context = |language| CodeContext {
         id: ContextId::from_uuid(Uuid::from_u128(9)),
         tenant_id: TenantId::from_uuid(Uuid::from_u128(3)),
         session_id: SessionId::from_uuid(Uuid::from_u128(2)),
         name: Some("main".to_owned()),
+        language,
         cwd: "/workspace".to_owned(),
         env: BTreeMap::new(),
         metadata: BTreeMap::new(),
@@ -104,14 +105,16 @@ async fn an_interrupt_of_a_context_claims_no_more_than_it_did() {
         (false, None, "processes that it started may go on in the context", "everything it started"),
         (true, Some("timeout".to_owned()), "everything it started were ended", "may go on"),
     ] {
-        let end = CommandEnd { timed_out, cancelled: !timed_out, ..exited(130, "", "") };
-        let world = World::new();
-        let ended = Ok(ContextEnd { context: context(), end, lost });
-        world.contexts.lock().expect("no test panicked").push_back(ended);
-        let finished =
-            world.call("python_execute", json!({"code": "1", "context": "main"})).await.expect("it ran");
-        let output = finished.result.output;
-        assert!(output.contains(says) && !output.contains(silent), "{output}");
+        for (tool, language) in [("python_execute", Language::Python), ("node_execute", Language::Javascript)]
+        {
+            let end = CommandEnd { timed_out, cancelled: !timed_out, ..exited(130, "", "") };
+            let world = World::new();
+            let ended = Ok(ContextEnd { context: context(language), end, lost: lost.clone() });
+            world.contexts.lock().expect("no test panicked").push_back(ended);
+            let finished = world.call(tool, json!({"code": "1", "context": "main"})).await.expect("it ran");
+            let output = finished.result.output;
+            assert!(output.contains(says) && !output.contains(silent), "{output}");
+        }
     }
 }
 

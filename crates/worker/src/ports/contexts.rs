@@ -8,7 +8,7 @@
 
 use async_trait::async_trait;
 use domain::limits::{INTERRUPT_GRACE_MS, KILL_GRACE_MS};
-use domain::{CallId, Code, CodeContext, ContextId};
+use domain::{CallId, Code, CodeContext, ContextId, Language};
 use sandbox::protocol::{
     ExecExit, ExecSpec, KERNEL_ABSENT, KERNEL_LOST, KillRequest, OperationKey, OperationState, Program, Role,
     StdinMode,
@@ -35,7 +35,7 @@ pub(crate) fn kernel_key(id: ContextId, interpreter: u32) -> OperationKey {
 #[async_trait]
 impl Contexts for CallPorts {
     async fn run(&self, run: ContextRun) -> Result<ContextEnd, ToolError> {
-        let (mut context, _turn) = self.turn(&run.context).await?;
+        let (mut context, _turn) = self.turn(&run.context, run.language).await?;
         for _ in 0..STARTS {
             if context.generation != Some(self.serving.generation) {
                 self.start_kernel(&mut context, &run).await?;
@@ -53,16 +53,23 @@ impl Contexts for CallPorts {
 
 impl CallPorts {
     /// Waits until nothing else runs in the context and no earlier call is to.
-    async fn turn(&self, name: &ContextRef) -> Result<(CodeContext, OwnedMutexGuard<()>), ToolError> {
+    async fn turn(
+        &self,
+        name: &ContextRef,
+        language: Language,
+    ) -> Result<(CodeContext, OwnedMutexGuard<()>), ToolError> {
         let facts = &self.facts;
         let name = match name {
             ContextRef::Id(id) => ContextName::Id(*id),
             ContextRef::Name(name) => ContextName::Name(name.clone()),
         };
-        let new = facts.tenure.store().clock().new_id::<ContextId>();
+        let new = (facts.tenure.store().clock().new_id::<ContextId>(), language);
         let mut line = Line::default();
         loop {
             let (found, earlier) = self.find_context(&name, new).await?;
+            if found.language != language {
+                return Err(other_language(&found, language));
+            }
             if let Some(earlier) = earlier {
                 self.behind(&mut line, earlier).await?;
                 continue;
@@ -82,7 +89,7 @@ impl CallPorts {
     async fn find_context(
         &self,
         name: &ContextName,
-        new: ContextId,
+        new: (ContextId, Language),
     ) -> Result<(CodeContext, Option<CallId>), ToolError> {
         let facts = &self.facts;
         let store = facts.tenure.store();
@@ -246,10 +253,19 @@ impl CallPorts {
         let (id, interpreter) = (context.id, context.interpreter);
         let written = self.facts.tenure.write(|| store.context_lost(fence, id, interpreter, reason)).await;
         written.map_err(|unwritten| self.unwritten(unwritten))?;
-        let (found, _) = self.find_context(&ContextName::Id(id), id).await.unwrap_or((context.clone(), None));
+        let new = (id, context.language);
+        let (found, _) =
+            self.find_context(&ContextName::Id(id), new).await.unwrap_or((context.clone(), None));
         *context = CodeContext { generation: None, ..found };
         Ok(())
     }
+}
+
+fn other_language(context: &CodeContext, wanted: Language) -> ToolError {
+    let (is, wanted) = (context.language.as_str(), wanted.as_str());
+    ToolError::new(Code::ContextLanguage, format!("The context is of {is}, and the code is {wanted}."))
+        .hint("Give another `context`: a name that is not taken makes one of the tool's own language.")
+        .details(serde_json::json!({"context_id": context.id.to_string(), "language": is}))
 }
 
 /// Why an interpreter is no more.

@@ -1,0 +1,85 @@
+//! What code may try against the interpreter of its own context of JavaScript, and what that does to others.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use tests::{Client, Host};
+
+async fn node(client: &Client, session: &str, context: &str, code: &str) -> Result<Value> {
+    client.run(session, "node_execute", json!({"code": code, "context": context})).await
+}
+
+fn structured<'a>(call: &'a Value, field: &str) -> &'a Value {
+    &call["result"]["structured"][field]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn code_that_meddles_with_its_interpreter_breaks_its_own_context_alone() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        node(&client, &session, "other", "let kept = 1").await?;
+        for code in [
+            "require('fs').closeSync(4)",
+            "for (let i = 0; i < 1e6; i++) require('fs').writeSync(4, 'o 1\\n')",
+            "require('fs').writeSync(4, 'garbage'); 1",
+            "require('fs').writeSync(4, 'd 00 0 {}\\n'); await new Promise(() => {})",
+            "require('fs').writeSync(4, 'x'.repeat(1 << 25)); 1",
+            "process.kill(process.ppid, 'SIGKILL'); for (;;) {}",
+        ] {
+            node(&client, &session, "main", "let x = 1").await?;
+            let call = node(&client, &session, "main", code).await?;
+            ensure!(
+                call["status"] == "failed" && call["error"]["code"] == "interpreter_died",
+                "{code}: {call:#}"
+            );
+            let call = node(&client, &session, "main", "console.log('mine'); typeof x").await?;
+            ensure!(structured(&call, "stdout") == "mine\n", "{code}: {call:#}");
+            ensure!(structured(&call, "result") == "'undefined'", "{code}: {call:#}");
+            ensure!(structured(&call, "context")["lost_before"].is_string(), "{code}: {call:#}");
+            let call = node(&client, &session, "other", "kept").await?;
+            ensure!(structured(&call, "result") == "1", "{code}: {call:#}");
+        }
+        // One that takes what is said to its interpreter holds its own calls up for their time and no longer.
+        node(&client, &session, "main", "require('fs').closeSync(3)").await?;
+        let call = node(&client, &session, "main", "1").await?;
+        ensure!(call["status"] == "failed" || structured(&call, "result") == "1", "{call:#}");
+        let body = json!({"tool": "node_execute", "timeout_ms": 1000,
+            "arguments": {"code": "process.kill(process.ppid, 'SIGSTOP'); for (;;) {}", "context": "main"}});
+        let call = client.submit_with(&session, body).await?;
+        let call = client.ended(&call).await?;
+        ensure!(
+            call["status"] == "timed_out" && structured(&call, "context")["lost"] == "timeout",
+            "{call:#}"
+        );
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_javascript_leaves_behind_reaches_no_other_interpreter() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        // Files that stand in for modules of the carrier and of Node.js, patched globals, and whatever descriptor there is.
+        let poison = "const fs = require('fs')\nfor (const name of ['json', 'socket', 'select', 'fcntl']) fs.writeFileSync(name + '.py', 'raise SystemExit(9)')\n\
+            fs.writeFileSync('inspector.js', 'process.exit(9)')\nconsole.log = null; process.stdout.write = null; JSON.stringify = null; Array.prototype.push = null\n\
+            for (let fd = 6; fd < 300; fd++) try { fs.writeSync(fd, 'd\\0') } catch {}\n\
+            setInterval(() => { try { process.stdout._write('poison') } catch {} ; fs.writeSync(1, 'poison') }, 1)";
+        let poisoned = node(&client, &session, "poisoned", poison).await?;
+        ensure!(poisoned["status"] == "succeeded" || poisoned["error"]["code"] == "interpreter_died", "{poisoned:#}");
+        for arguments in [json!({"code": "console.log(1)\n2"}), json!({"code": "console.log(1)\n2", "context": "clean"})] {
+            for _ in 0..3 {
+                let call = client.run(&session, "node_execute", arguments.clone()).await?;
+                ensure!(structured(&call, "stdout") == "1\n" && structured(&call, "result") == "2", "{call:#}");
+            }
+        }
+        // Programs that code starts have 0, 1 and 2 only.
+        let descriptors = "const child = require('child_process').spawn('cat', { stdio: ['pipe', 'inherit', 'inherit'] })\n\
+            const seen = require('fs').readdirSync(`/proc/${child.pid}/fd`); child.stdin.end(); seen";
+        let call = node(&client, &session, "clean", descriptors).await?;
+        ensure!(structured(&call, "result") == "[ '0', '1', '2' ]", "{call:#}");
+        Ok(())
+    })
+    .await;
+}
