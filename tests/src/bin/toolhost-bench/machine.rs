@@ -60,6 +60,15 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
+/// Memory that programs could still have, in MiB.
+///
+/// # Errors
+/// Where the kernel does not tell.
+pub(crate) fn available_mib() -> Result<f64> {
+    let kib = field("/proc/meminfo", "MemAvailable");
+    Ok(kib.trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+}
+
 /// What a program prints; nothing where it is not installed.
 fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();

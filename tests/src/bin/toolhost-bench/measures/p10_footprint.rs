@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::bench::Bench;
 use crate::container;
+use crate::machine;
 use crate::report::{Goal, Row, Unit};
 
 pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
@@ -12,6 +13,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
     bench.stack.restart_with_pool(0, &mut bench.progress).await?;
     bench.stack.has_settled(&mut bench.progress).await?;
     let idle = bench.stack.memory_kib("VmRSS")? as f64 / 1024.0;
+    let available = machine::available_mib()?;
     let sessions = bench.effort.burst / 2;
     let mut http = bench.stack.client().await?;
     let mut open = Vec::new();
@@ -22,6 +24,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         open.push(session);
     }
     let with_sessions = bench.stack.memory_kib("VmRSS")? as f64 / 1024.0;
+    let machine = (available - machine::available_mib()?).max(0.0) / sessions as f64;
     let containers = container::memory_mib(bench.stack.installation())?;
     let shims = container::shims_mib(bench.stack.installation())?;
     let count = sessions as f64;
@@ -38,7 +41,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         sorted.get(sorted.len() / 2).copied().context("no container")?
     };
     let samples = json!({"idle_mib": idle, "with_sessions_mib": with_sessions, "sessions": sessions,
-        "containers_mib": containers, "shims_mib": shims});
+        "containers_mib": containers, "shims_mib": shims, "machine_mib_each": machine});
     Ok(vec![
         Row::memory("P10", "the service, idle (resident)", Goal::AtMost(60.0), idle).samples(samples),
         Row::memory(
@@ -50,6 +53,13 @@ pub(super) async fn run(bench: &mut Bench) -> Result<Vec<Row>> {
         .measured(format!(
             "{container:.2} MiB (median {median:.2}) and {service:.2} MiB, of {sessions} sessions"
         )),
+        Row::memory(
+            "P10",
+            "1,000 idle sessions, by what the machine had less for each of these",
+            Goal::AtMost(8_192.0),
+            idle + machine * 1_000.0,
+        )
+        .measured(format!("{machine:.2} MiB each, the kernel's and the engine's part included")),
         Row::note(
             "P10",
             "the engine's own process for it (resident, shared pages counted each time)",
