@@ -1,5 +1,8 @@
 -- What waits: room on pages for rows that change often, logs of shells that run for longer than their tenant keeps output, and sessions that fit on no host.
 
+-- A call that stands in line for a shell or a context, and when its turn came: its time counts from there, under any worker.
+ALTER TABLE calls ADD COLUMN in_line boolean NOT NULL DEFAULT false, ADD COLUMN turn_at timestamptz;
+
 -- The tenant's retention has passed it while it ran: its log goes once it has ended.
 ALTER TABLE shells ADD COLUMN log_overdue boolean NOT NULL DEFAULT false;
 CREATE INDEX shells_log_overdue ON shells (tenant_id, id) WHERE log_overdue;

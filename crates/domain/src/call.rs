@@ -392,8 +392,12 @@ pub struct Call {
     pub metadata: BTreeMap<String, String>,
     /// When it was admitted.
     pub created_at: DateTime<Utc>,
-    /// When it was first started, or when its turn came that it stood in line for.
+    /// When it was first started.
     pub started_at: Option<DateTime<Utc>>,
+    /// It was started, and stands in line for a shell or a context.
+    pub in_line: bool,
+    /// When the turn came that it stood in line for.
+    pub turn_at: Option<DateTime<Utc>>,
     /// When it ended.
     pub ended_at: Option<DateTime<Utc>>,
     /// What the tool returned.

@@ -405,6 +405,8 @@ fn assemble(id: CallId, session_id: SessionId, admission: Admission, at: DateTim
         metadata: call.metadata,
         created_at: at,
         started_at: None,
+        in_line: false,
+        turn_at: None,
         ended_at: None,
         result: None,
         error,

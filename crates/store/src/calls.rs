@@ -24,7 +24,7 @@ macro_rules! call_columns {
     () => {
         "c.id, c.tenant_id, c.session_id, c.parent_call_id, c.after_call_id, c.tool, c.requested_tool, c.version, \
          c.effect, c.status, c.arguments, c.description, c.metadata, c.timeout_ms, c.output_budget_bytes, c.attempt, \
-         c.worker_id, c.last_seq, c.cancel_requested, c.output_owner, c.created_at, c.started_at, c.ended_at, \
+         c.worker_id, c.last_seq, c.cancel_requested, c.output_owner, c.created_at, c.started_at, c.in_line, c.turn_at, c.ended_at, \
          c.result, c.error, c.ended, c.usage, c.traceparent"
     };
 }
@@ -222,6 +222,8 @@ pub(crate) fn call(row: &PgRow) -> Result<Call, sqlx::Error> {
         metadata: row.try_get::<Json<BTreeMap<String, String>>, _>("metadata")?.0,
         created_at: row.try_get("created_at")?,
         started_at: row.try_get("started_at")?,
+        in_line: row.try_get("in_line")?,
+        turn_at: row.try_get("turn_at")?,
         ended_at: row.try_get("ended_at")?,
         result: optional(row, "result")?,
         error: optional(row, "error")?,

@@ -108,19 +108,27 @@ impl Store {
         self.writer().write(prepare(APPEND, fence, announce, events, None)?).await
     }
 
-    /// The call stood in line, and its turn begins now: that is when it started. [`crate::StoreError::Stale`] when the holder was superseded.
+    /// The call stands in line from here on. [`crate::StoreError::Stale`] when the holder was superseded.
+    pub async fn stand_in_line(&self, fence: &Fence) -> Result<()> {
+        self.set_turn(fence, "UPDATE calls SET in_line = true").await
+    }
+
+    /// The call stood in line, and its turn begins now. [`crate::StoreError::Stale`] when the holder was superseded.
     pub async fn begin_turn(&self, fence: &Fence) -> Result<()> {
-        const OPERATION: &str = "begin turn";
+        self.set_turn(fence, "UPDATE calls SET in_line = false, turn_at = statement_timestamp()").await
+    }
+
+    async fn set_turn(&self, fence: &Fence, change: &'static str) -> Result<()> {
+        const OPERATION: &str = "keep a turn";
+        let statement =
+            format!("{change} WHERE id = $1 AND attempt = $2 AND worker_id = $3 AND ended_at IS NULL");
         let mut conn = self.db().system(OPERATION).await?;
         let changed = conn
             .execute(
-                sqlx::query(
-                    "UPDATE calls SET started_at = statement_timestamp()
-                     WHERE id = $1 AND attempt = $2 AND worker_id = $3 AND ended_at IS NULL",
-                )
-                .bind(fence.call_id.uuid())
-                .bind(narrow(fence.attempt))
-                .bind(fence.worker_id.uuid()),
+                sqlx::query(sqlx::AssertSqlSafe(statement))
+                    .bind(fence.call_id.uuid())
+                    .bind(narrow(fence.attempt))
+                    .bind(fence.worker_id.uuid()),
             )
             .await?;
         conn.end().await?;

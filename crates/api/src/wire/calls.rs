@@ -167,7 +167,7 @@ impl CallView {
             queue: place.filter(|_| call.status == domain::CallStatus::Queued).map(Queue::from),
             interaction_id: None,
             created_at: call.created_at.into(),
-            started_at: call.started_at.map(Time),
+            started_at: call.turn_at.or(call.started_at).map(Time),
             ended_at: call.ended_at.map(Time),
             result: call.result,
             dialect,

@@ -163,13 +163,13 @@ async fn count_calls(conn: &mut Conn, facts: &[Fact], closed_until: DateTime<Utc
                  SELECT c.tenant_id, c.session_id, greatest(date_trunc('hour', c.ended_at, 'UTC'), $3) AS hour, c.tool,
                      CASE WHEN c.started_at IS NULL THEN -1 ELSE least(95, floor(4 * log(2.0, 1 +
                          coalesce((c.usage ->> 'duration_ms')::numeric,
-                             floor(extract(epoch FROM c.ended_at - c.started_at) * 1000)))))::smallint END AS duration_class,
+                             floor(extract(epoch FROM c.ended_at - coalesce(c.turn_at, c.started_at)) * 1000)))))::smallint END AS duration_class,
                      c.status, coalesce((c.result ->> 'is_error')::boolean, false) AS is_error,
                      coalesce((c.usage ->> 'cpu_ms')::bigint, 0) AS cpu_ms,
                      coalesce((c.usage ->> 'duration_ms')::bigint,
-                         floor(extract(epoch FROM c.ended_at - c.started_at) * 1000)::bigint, 0) AS duration_ms,
+                         floor(extract(epoch FROM c.ended_at - coalesce(c.turn_at, c.started_at)) * 1000)::bigint, 0) AS duration_ms,
                      coalesce((c.usage ->> 'queue_ms')::bigint,
-                         floor(extract(epoch FROM coalesce(c.started_at, c.ended_at) - c.created_at) * 1000)::bigint) AS queue_ms,
+                         floor(extract(epoch FROM coalesce(c.turn_at, c.started_at, c.ended_at) - c.created_at) * 1000)::bigint) AS queue_ms,
                      coalesce((c.usage ->> 'bytes_in')::bigint, 0) AS bytes_in,
                      coalesce((c.usage ->> 'bytes_out')::bigint, 0) AS bytes_out
                  FROM unnest($1::uuid[], $2::boolean[]) AS i(id, unclaimed)

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 /// How much later than the agent this worker calls a call's time over.
 const SLACK: Duration = Duration::from_millis(250);
 /// What a call has at least once its sandbox is there again after a takeover: time to hear of what it ran, whose own time the agent
-/// keeps, or to find that it stands in line.
+/// keeps.
 const AFTER_TAKEOVER: Duration = Duration::from_secs(30);
 
 /// A call's time.
@@ -27,7 +27,7 @@ impl Clock {
     /// It runs. `ran` is how long a call that is taken over had its turn before.
     pub(super) fn new(timeout: Duration, ran: Option<Duration>) -> Self {
         let left = ran.map(|ran| timeout.saturating_sub(ran));
-        // Until the sandbox of one that is taken over is there it has all its time: it may have stood in line for longer.
+        // One that is taken over has all its time until its sandbox is there.
         let (ends, _) = watch::channel(Some(Instant::now() + timeout));
         Self { timeout, left, ends, turn: OnceLock::new() }
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_was_taken_over_may_have_stood_in_line() {
+    async fn a_call_that_was_taken_over_has_what_was_left() {
         for (ran, left) in [(60 * MINUTE, AFTER_TAKEOVER), (MINUTE / 6, MINUTE - MINUTE / 6)] {
             let clock = Clock::new(MINUTE, Some(ran));
             assert_eq!(clock.left(), MINUTE, "its sandbox is not there yet");

@@ -72,12 +72,8 @@ impl Place {
 
     /// The call waits for its turn, and its slot goes to others until then. False when the session has no room for one more in line.
     pub(crate) fn stand_in_line(&self, session: &OwnedSession) -> bool {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*held, Held::InLine(_)) {
-            return true;
-        }
         let Ok(permit) = Arc::clone(&session.in_line).try_acquire_owned() else { return false };
-        *held = Held::InLine(permit);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Held::InLine(permit);
         true
     }
 
@@ -101,13 +97,12 @@ impl Facts {
         slot: Slot,
         log: CallLog,
     ) -> Self {
-        let ran = match (how, call.started_at) {
-            (Start::Resumed { .. }, Some(started_at)) => {
-                Some((tenure.store().clock().now() - started_at).to_std().unwrap_or_default())
+        let ran = matches!(how, Start::Resumed { .. }).then(|| match call.turn_at.or(call.started_at) {
+            Some(since) if !call.in_line => {
+                (tenure.store().clock().now() - since).to_std().unwrap_or_default()
             }
-            (Start::Resumed { .. }, None) => Some(Duration::ZERO),
-            (Start::Direct | Start::Claimed, _) => None,
-        };
+            Some(_) | None => Duration::ZERO,
+        });
         Self {
             tenure: Arc::clone(tenure),
             session: Arc::clone(session),
@@ -133,7 +128,9 @@ impl Facts {
         let ran_ms = u64::try_from(turn.unwrap_or(ran).as_millis()).unwrap_or(u64::MAX);
         // Before this worker had it, only the database's clock knows.
         let duration_ms = match self.how {
-            Start::Resumed { .. } if turn.is_none() => self.call.started_at.map_or(ran_ms, since),
+            Start::Resumed { .. } if turn.is_none() => {
+                self.call.turn_at.or(self.call.started_at).map_or(ran_ms, since)
+            }
             Start::Direct | Start::Claimed | Start::Resumed { .. } => ran_ms,
         };
         let queue_ms = since(self.call.created_at).saturating_sub(duration_ms);

@@ -9,8 +9,8 @@
 //! *So many of a session, and not more* ([`domain::limits::IN_LINE_PER_SESSION`]): each is a running call to the sweeps and to a takeover, and looks
 //! at the database. A further one is refused: with a slot it could keep the one that it waits for from going on.
 //!
-//! *The clock starts with the turn*, as it does for a call that is queued: how long the others take is not this call's doing. The row's time of the
-//! start is that of the turn too, so that a worker after this one counts from there.
+//! *The clock starts with the turn*, as it does for a call that is queued: how long the others take is not this call's doing. The row says that it
+//! stands in line, and since when its turn is, so that a worker after this one counts from there.
 //!
 //! *Whoever has an earlier call before it has not begun*, in this worker and in any before, because nobody begins before all earlier ones have ended. So a
 //! call that was taken over may be cancelled here as any other, and nothing of it is left running.
@@ -34,13 +34,18 @@ impl CallPorts {
     /// Waits until the earlier call may have ended. The first time for each it returns at once, listening, so that an end between is not missed.
     pub(super) async fn behind(&self, line: &mut Line, earlier: CallId) -> Result<(), ToolError> {
         let facts = &self.facts;
-        if !facts.place.stand_in_line(&facts.session) {
-            let message = format!("{IN_LINE_PER_SESSION} calls of the session wait in line already.");
-            return Err(ToolError::new(Code::QueueFull, message).hint(
-                "Wait for earlier calls to end before you submit more, or use another shell or context.",
-            ));
+        if !facts.place.is_in_line() {
+            if !facts.place.stand_in_line(&facts.session) {
+                let message = format!("{IN_LINE_PER_SESSION} calls of the session wait in line already.");
+                return Err(ToolError::new(Code::QueueFull, message).hint(
+                    "Wait for earlier calls to end before you submit more, or use another shell or context.",
+                ));
+            }
+            facts.clock.stop();
+            let fence = facts.log.fence();
+            let stands = facts.tenure.write(|| facts.tenure.store().stand_in_line(&fence)).await;
+            stands.map_err(|unwritten| self.unwritten(unwritten))?;
         }
-        facts.clock.stop();
         let watch = match &mut line.0 {
             Some((call, watch)) if *call == earlier => watch,
             other => {
@@ -54,17 +59,18 @@ impl CallPorts {
         }
     }
 
-    /// A slot again, for a call that stood in line.
+    /// A slot again, for a call that stood in line, here or under a worker before.
     pub(super) async fn at_the_front(&self) -> Result<(), ToolError> {
         let facts = &self.facts;
-        if !facts.place.is_in_line() {
+        if facts.place.is_in_line() {
+            let slot = tokio::select! {
+                () = facts.running.cancel.cancelled() => return Err(self.ended_before()),
+                slot = facts.tenure.board.slot_again(facts.call.tenant_id, facts.call.session_id) => slot,
+            };
+            facts.place.take(slot);
+        } else if !facts.call.in_line || facts.clock.turn().is_some() {
             return Ok(());
         }
-        let slot = tokio::select! {
-            () = facts.running.cancel.cancelled() => return Err(self.ended_before()),
-            slot = facts.tenure.board.slot_again(facts.call.tenant_id, facts.call.session_id) => slot,
-        };
-        facts.place.take(slot);
         facts.clock.begin_turn();
         let fence = facts.log.fence();
         let begun = facts.tenure.write(|| facts.tenure.store().begin_turn(&fence)).await;
