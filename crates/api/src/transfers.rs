@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use domain::limits::{TRANSFERS_PER_SESSION, TRANSFERS_PER_TENANT};
+use domain::limits::{TRANSFERS_PER_SESSION, TRANSFERS_PER_TENANT, WHEEL_PUTS, WHEEL_PUTS_PER_TENANT};
 use domain::{Code, SessionId, TenantId};
 
 use crate::problem::Problem;
@@ -19,6 +19,8 @@ pub(crate) struct Transfers {
 struct Open {
     of_tenant: HashMap<TenantId, u32>,
     of_session: HashMap<SessionId, u32>,
+    wheels_of_tenant: HashMap<TenantId, u32>,
+    wheels: usize,
 }
 
 /// The right to one transfer; given back when dropped.
@@ -53,6 +55,44 @@ impl Transfers {
         }
         *open.of_tenant.entry(tenant_id).or_default() += 1;
         Ok(TransferPermit { transfers: self.clone(), tenant_id, session_id })
+    }
+}
+
+/// The right to put one wheel; given back when dropped.
+pub(crate) struct WheelPermit {
+    transfer: TransferPermit,
+}
+
+impl Transfers {
+    /// One more wheel of a tenant, which is a transfer too.
+    pub(crate) fn open_wheel(&self, tenant_id: TenantId) -> Result<WheelPermit, Problem> {
+        let transfer = self.open(tenant_id, None)?;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.wheels_of_tenant.get(&tenant_id).is_some_and(|count| *count >= WHEEL_PUTS_PER_TENANT) {
+            drop(open);
+            let detail = format!(
+                "The tenant puts {WHEEL_PUTS_PER_TENANT} wheels already, as many as it may at a time."
+            );
+            let problem = Problem::new(Code::QuotaExceeded, detail).retry_after_ms(1_000);
+            return Err(problem.with("quota", "transfers"));
+        }
+        if open.wheels >= WHEEL_PUTS {
+            drop(open);
+            let detail = "This process takes as many wheels as it may at a time.";
+            return Err(Problem::new(Code::Capacity, detail).retry_after_ms(2_000));
+        }
+        open.wheels += 1;
+        *open.wheels_of_tenant.entry(tenant_id).or_default() += 1;
+        drop(open);
+        Ok(WheelPermit { transfer })
+    }
+}
+
+impl Drop for WheelPermit {
+    fn drop(&mut self) {
+        let mut open = self.transfer.transfers.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.wheels -= 1;
+        give_back(&mut open.wheels_of_tenant, self.transfer.tenant_id);
     }
 }
 
@@ -100,7 +140,22 @@ mod tests {
         held.pop();
         assert_eq!(code(tenant(1), session(1_000)), None);
         held.clear();
+        let mut wheels = Vec::new();
+        for number in 0..WHEEL_PUTS {
+            let of = tenant(number as u128 / u128::from(WHEEL_PUTS_PER_TENANT));
+            wheels.push(transfers.open_wheel(of).expect("room"));
+            let own = transfers.open_wheel(tenant(0)).err().map(|problem| problem.code);
+            let full = wheels.len() >= WHEEL_PUTS_PER_TENANT as usize;
+            assert_eq!(own, full.then_some(Code::QuotaExceeded), "after {number}");
+        }
+        assert_eq!(
+            transfers.open_wheel(tenant(1_000)).err().map(|problem| problem.code),
+            Some(Code::Capacity)
+        );
+        wheels.clear();
+        assert!(transfers.open_wheel(tenant(1_000)).is_ok());
         let open = transfers.open.lock().expect("no panic");
         assert!(open.of_tenant.is_empty() && open.of_session.is_empty());
+        assert!(open.wheels_of_tenant.is_empty() && open.wheels == 0);
     }
 }

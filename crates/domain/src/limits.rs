@@ -217,5 +217,9 @@ pub const FORM_HEADER_BYTES: usize = 8 * 1024;
 pub const TRANSFERS_PER_SESSION: u32 = 32;
 /// Uploads and downloads of one tenant that one process carries at the same time: each may hold a megabyte.
 pub const TRANSFERS_PER_TENANT: u32 = 128;
+/// Wheels that one process takes at the same time: each may have all its bytes on the disk, and some tens of megabytes in memory.
+pub const WHEEL_PUTS: usize = 8;
+/// Of them those of one tenant.
+pub const WHEEL_PUTS_PER_TENANT: u32 = 2;
 /// Connections of one process's listener for metrics and health: far more than scrapers and probes have, and far fewer than its descriptors.
 pub const METRICS_CONNECTIONS: usize = 256;

@@ -55,9 +55,13 @@ pub(crate) async fn put(
         if announced.is_some_and(|bytes| bytes > WHEEL_BYTES) {
             return Err(too_large());
         }
-        room_to_store(state, context, &effective_limits(&layers(state, context, None))).await?;
-        let permit = state.transfers.open(context.tenant_id(), None)?;
-        Ok((name, gather(pieces.as_mut(), WHEEL_BYTES).await?, permit))
+        let limits = effective_limits(&layers(state, context, None));
+        room_to_store(state, context, &limits).await?;
+        let permit = state.transfers.open_wheel(context.tenant_id())?;
+        let content = gather(pieces.as_mut(), WHEEL_BYTES).await?;
+        // Others may have come meanwhile.
+        room_to_store(state, context, &limits).await?;
+        Ok((name, content, permit))
     };
     let (name, content, _permit) = match gathered.await {
         Ok(gathered) => gathered,

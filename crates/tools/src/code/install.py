@@ -81,8 +81,11 @@ copies, cache, turn = request.get("copies"), request.get("cache"), request.get("
 shelf = None
 # Calls that were cut off leave their copies; none lasts that long.
 for left in glob.glob("/tmp/.toolhost-wheels-*"):
-    if os.lstat(left).st_mtime < time.time() - 3600:
-        shutil.rmtree(left, ignore_errors=True)
+    try:
+        if os.lstat(left).st_mtime < time.time() - 3600:
+            shutil.rmtree(left, ignore_errors=True)
+    except OSError:
+        pass  # The call that it belonged to has just ended.
 if cache:
     try:
         exec(compile(sys.argv[1], "<shelf>", "exec"))

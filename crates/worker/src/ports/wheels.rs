@@ -81,7 +81,8 @@ impl CallPorts {
             return Ok(());
         }
         tracing::error!(call = %self.facts.call.id, wheel = %wheel.id, "the object store has other bytes than were put");
-        let message = format!("The platform's copy of {} is damaged; put it again.", wheel.name);
+        let message =
+            format!("The platform's copy of {} is damaged: delete it, and put it again.", wheel.name);
         Err(ToolError::new(Code::PlatformError, message))
     }
 
