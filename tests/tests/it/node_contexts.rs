@@ -250,6 +250,32 @@ async fn errors_and_interrupts_leave_the_context_its_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_call_has_left_behind_ends_no_later_one() {
+    Host::test(&[], async |host| {
+        let client = host.tenant("acme")?.client;
+        let session = client.session(json!({})).await?;
+        let run = async |code: &str| node(&client, &session, "main", code).await;
+        for left in ["throw Error('of the first')", "Promise.reject(Error('of the first'))"] {
+            let first = format!(
+                "globalThis.go = globalThis.gone = false\n\
+                 const timer = setInterval(() => {{ if (go) {{ clearInterval(timer); gone = true; {left} }} }}, 5); 1"
+            );
+            is_result(&run(&first).await?, "1")?;
+            let second = "go = true; while (!gone) await new Promise((done) => setTimeout(done, 5))\n\
+                await new Promise((done) => setTimeout(done, 5)); 'own'";
+            let call = run(second).await?;
+            is_result(&call, "'own'")?;
+            ensure!(structured(&call, "stderr").as_str().unwrap_or_default().contains("of the first"), "{call:#}");
+            // Its own ends it.
+            let call = run("setTimeout(() => { throw Error('mine') }, 5); await new Promise(() => {})").await?;
+            ensure!(structured(&call, "error")["value"] == "mine", "{call:#}");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_ended_interpreter_of_javascript_is_told_and_replaced() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;

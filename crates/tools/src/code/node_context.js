@@ -3,7 +3,7 @@
 //
 // The code is evaluated as a debugger's console would: `let`, `const` and `class` may be declared again, `await` stands anywhere, and the value of the
 // last expression is known. Only while it has not yet waited for anything can it be interrupted by a signal; this says when that is.
-const { Socket } = require('net'), { Writable } = require('stream'), { Session } = require('inspector');
+const { AsyncLocalStorage } = require('async_hooks'), { Socket } = require('net'), { Writable } = require('stream'), { Session } = require('inspector');
 const { isPromise } = util.types, { readSync } = fs, { ReadStream } = fs;
 process.execArgv = [];
 const session = new Session();
@@ -74,8 +74,15 @@ const succeeded = (run, value) => {
   showing(() => show(value));
   finish(run, 0);
 };
-process.on('uncaughtException', (error) => failed(running, error));
-process.on('unhandledRejection', (error) => failed(running, error));
+// An error that nobody took belongs to the run whose code it comes from. Of an earlier one, whose call has ended, it is only said.
+const whose = new AsyncLocalStorage();
+const untaken = (error) => {
+  const run = whose.getStore();
+  if (run === undefined || run === running) failed(running, error);
+  else try { push.call(streams[1], util.inspect(error) + '\n'); } catch {}
+};
+process.on('uncaughtException', untaken);
+process.on('unhandledRejection', untaken);
 
 const settled = (run, name, error, answer) => {
   if (!lives(run)) return;
@@ -100,12 +107,14 @@ const ack = Buffer.alloc(1);
 const evaluate = (run, name) => {
   const options = { replMode: true, awaitPromise: true, silent: true, objectGroup: 'run' };
   const number = runs % 256;
-  let inside = true, answered, said = false, heard = false;
+  let inside = true, answered, said = false;
+  ack[0] = number ^ 1;
   // From `a` on a signal may come, and none any more once `o` is acknowledged.
   const disarm = () => {
     if (!said) say(`o ${number}`);
     said = true;
-    while (!heard) heard = readSync(5, ack) === 0 || ack[0] === number;
+    // What was read is in the buffer also when an interrupt came before it was looked at.
+    while (ack[0] !== number && readSync(5, ack) !== 0);
   };
   hidden('__toolhost_run', () => {
     delete globalThis.__toolhost_run;
@@ -117,7 +126,7 @@ const evaluate = (run, name) => {
     disarm();
   });
   let error;
-  try { script.runInThisContext({ breakOnSigint: true }); } catch (thrown) { error = thrown; disarm(); }
+  try { whose.run(run, () => script.runInThisContext({ breakOnSigint: true })); } catch (thrown) { error = thrown; disarm(); }
   inside = false;
   if (error?.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED') interrupted(run);
   else if (error) failed(run, error);
