@@ -76,9 +76,14 @@ impl Watch {
 
     /// Everything up to the first of these.
     async fn until_one_of(&mut self, wanted: &[(&str, &str)]) -> Result<Vec<SseEvent>> {
-        let mut seen = Vec::new();
+        // A watch that tells nothing more says so for ever: its heartbeat is no event.
+        let (mut seen, deadline) = (Vec::new(), tokio::time::Instant::now() + 2 * PATIENCE);
         loop {
-            let next = self.next().await?;
+            let next = tokio::time::timeout_at(deadline, self.next()).await;
+            let last = || {
+                format!("{wanted:?} does not come after {} events, the last: {:?}", seen.len(), seen.last())
+            };
+            let next = next.with_context(last)??;
             let is_it = wanted.iter().any(|(event, path)| next.event == *event && next.data["path"] == *path);
             let is_end = next.event == "end";
             seen.push(next);
