@@ -13,8 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use domain::Code;
 use domain::limits::{WHEEL_ROUNDS, WHEELS_AT_ONCE};
-use domain::{Code, WheelName};
 use regex::Regex;
 use serde_json::json;
 
@@ -79,7 +79,7 @@ pub(crate) async fn install(cx: &Context, packages: &[String]) -> Result<(), Too
     let mut got = BTreeSet::new();
     let installed = async {
         for turn in 1..=WHEEL_ROUNDS {
-            let names = asked(cx, &copies, turn - 1, &mut got).await?;
+            let names = asked(cx, &cache, &copies, turn - 1, &mut got).await?;
             if !names.is_empty() {
                 cx.events.progress(Some(told(&names)), None).await?;
             }
@@ -132,10 +132,10 @@ async fn run(
     }
 }
 
-/// What the installer asks for, as far as it can be a wheel's name and has not been asked for before. It is not compared with what the tenant has
-/// now: in a run again each wheel has to have the same place as before, also when one was deleted meanwhile.
+/// What the installer asks for, as far as it is the tenant's and has not been asked for before.
 async fn asked(
     cx: &Context,
+    cache: &[WheelFile],
     copies: &SandboxPath,
     turn: u32,
     got: &mut BTreeSet<String>,
@@ -149,7 +149,7 @@ async fn asked(
         Err(error) => return Err(error),
     };
     let names: Vec<String> = serde_json::from_slice(&content.bytes).unwrap_or_default();
-    let ours = names.into_iter().filter(|name| name.parse::<WheelName>().is_ok());
+    let ours = names.into_iter().filter(|name| cache.iter().any(|wheel| wheel.name == *name));
     Ok(ours.filter(|name| got.insert(name.clone())).take(WHEELS_AT_ONCE as usize).collect())
 }
 
