@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use protocol::{AgentError, EntryKind, ErrorCode, RemoveRequest, RemoveTarget, Removed};
 
-use super::resolve::{Place, Root, entry};
+use super::resolve::{Place, Root, directory_itself, entry};
 use super::write::digest;
 use super::{error, hex, kind, refuse};
 use crate::{kernel, limits};
@@ -96,8 +96,7 @@ struct Level {
 
 impl Level {
     fn open(above: &OwnedFd, name: &OsStr) -> nix::Result<Self> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = openat(above, name, flags, Mode::empty())?;
+        let fd = directory_itself(above.as_fd(), name, OFlag::O_RDONLY)?;
         Ok(Self { fd, name: name.to_owned(), names: Vec::new() })
     }
 

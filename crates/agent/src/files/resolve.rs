@@ -93,8 +93,28 @@ fn by_walk(root: &Root, path: &str, flags: OFlag) -> nix::Result<OwnedFd> {
     let mut walk = Walk::new(root, path, Missing::Refuse);
     match walk.find_last()? {
         Last::Directory => openat(walk.here(), ".", flags & !OFlag::O_NOFOLLOW, Mode::empty()),
+        Last::Name(name) if flags.contains(OFlag::O_DIRECTORY) => directory_itself(walk.here(), &name, flags),
         Last::Name(name) => openat(walk.here(), name.as_os_str(), flags | OFlag::O_NOFOLLOW, Mode::empty()),
     }
+}
+
+/// Opens a directory by its name in another one; a link there is refused, not followed.
+///
+/// `O_DIRECTORY | O_NOFOLLOW` would say the same, but an old gVisor follows a link at the end when it is asked for a directory
+///. It follows none with `O_PATH`.
+pub(super) fn directory_itself(at: BorrowedFd<'_>, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+    let flags = flags | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    match openat2(at, name, how) {
+        Err(Errno::ENOSYS | Errno::EPERM) => directory_by_steps(at, name, flags),
+        other => other,
+    }
+}
+
+fn directory_by_steps(at: BorrowedFd<'_>, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+    let itself = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let entry = openat(at, name, itself, Mode::empty())?;
+    openat(&entry, ".", flags & !OFlag::O_NOFOLLOW, Mode::empty())
 }
 
 /// Where `path` is to be written: missing directories are created, a link at its end is followed within the root.
@@ -325,6 +345,22 @@ mod tests {
             let outcome = if path == "absolute-inside" { Err(Errno::EXDEV) } else { outcome };
             let found = identity(by_kernel(&root, path, OFlag::O_RDONLY | OFlag::O_NONBLOCK));
             assert_eq!(found, expected(&folder, outcome), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_by_its_name_is_never_what_a_link_points_to() {
+        let (folder, root) = tree();
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
+        for way in [directory_itself, directory_by_steps] {
+            let open =
+                |name: &str| identity(way(root.fd.as_fd(), OsStr::new(name), flags | OFlag::O_DIRECTORY));
+            assert_eq!(open("sub"), expected(&folder, Ok("sub")));
+            assert_eq!(open("missing"), Err(Errno::ENOENT));
+            for name in ["to-sub", "escape", "absolute-dir", "file"] {
+                let refused = open(name).expect_err(name);
+                assert!(matches!(refused, Errno::ENOTDIR | Errno::ELOOP), "{name}: {refused}");
+            }
         }
     }
 
