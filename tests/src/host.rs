@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use server::postgres::{Cluster, Durability};
 use tempfile::TempDir;
 
-use crate::process::built;
+use crate::process::{self, built};
 use crate::{Client, Process, engine};
 
 const PEPPER: &str = "a pepper for tests, which is long enough";
@@ -336,12 +336,8 @@ impl Host {
         let Some(pid) = self.postgres.pid() else { return };
         let _ =
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGINT);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while Instant::now() < deadline
-            && std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
-        {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        // What it leaves behind is the next test's to meet.
+        let _ = process::ends(pid, Duration::from_secs(30));
     }
 }
 

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
 
 /// Generous: two busy cores, and a sandbox or two to remove.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -35,6 +38,28 @@ pub fn built(name: &str) -> Result<PathBuf> {
         program.display()
     );
     Ok(program)
+}
+
+/// Waits until a process has ended, whoever has started it. False when it has not within `limit`.
+///
+/// # Errors
+/// When it cannot be watched.
+pub fn ends(pid: u32, limit: Duration) -> Result<bool> {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).context("no process id")?;
+    let process = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(Errno::SRCH) => return Ok(true),
+        Err(errno) => return Err(errno.into()),
+    };
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()))?;
+        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 /// A running process.
@@ -154,19 +179,16 @@ impl Process {
     /// # Errors
     /// When it does not end.
     pub fn wait(&mut self) -> Result<ExitStatus> {
-        let deadline = Instant::now() + LIMIT;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                // Its last words may still be in the pipes. What outlives it can hold those open.
-                while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(2)) {
-                    self.said.push(line);
-                }
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if !ends(self.pid(), LIMIT)? {
+            let said = self.end_of_said();
+            bail!("{} did not end; it said:\n{said}", self.name)
         }
-        let said = self.end_of_said();
-        bail!("{} did not end; it said:\n{said}", self.name)
+        let status = self.child.wait()?;
+        // Its last words may still be in the pipes. What outlives it can hold those open.
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(2)) {
+            self.said.push(line);
+        }
+        Ok(status)
     }
 
     /// Asks it to stop and waits for its end.

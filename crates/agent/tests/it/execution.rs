@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::{ErrorCode, ExecLimits, ExecSpec, OperationKey, Program, Reply, Request, StdinMode};
 
-use crate::harness::{Options, Sandbox, argv, key, shell, spec};
+use crate::harness::{Options, Sandbox, Worker, argv, key, shell, spec};
 
 #[test]
 fn a_command_runs_and_its_output_and_exit_come_back() {
@@ -208,22 +208,23 @@ fn what_runs_tells_the_time_that_it_has_taken_so_far() {
     let mut worker = sandbox.worker();
     let (busy, idle) = (key("busy"), key("idle"));
     // One that ends again and again, and one that goes on, both below a shell that waits.
-    let spin = "(while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done) & (while :; do :; done) & wait";
-    for (key, command) in [(&busy, spin), (&idle, "sleep 1000")] {
+    let spin = "(while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; echo turn; done) & (while :; do :; done) & wait";
+    let [turns, _] = [(&busy, spin), (&idle, "sleep 1000")].map(|(key, command)| {
         let stream = worker.exec(key, 0, Some(ExecSpec { detached: true, ..shell(command) }));
         assert!(matches!(worker.reply_of(stream), Reply::Attached(_)));
-    }
-    let mut taken = |key: &OperationKey| {
+        stream
+    });
+    let taken = |worker: &mut Worker, key: &OperationKey| {
         let status = worker.status();
         let operation = status.operations.iter().find(|operation| operation.key == *key);
         operation.and_then(|operation| operation.cpu_ms).expect("a time")
     };
-    let first = taken(&busy);
-    while taken(&busy) < first + 500 {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+    let first = taken(&mut worker, &busy);
+    while taken(&mut worker, &busy) < first + 500 {
+        worker.until(turns, "turn\n");
     }
-    assert!(taken(&idle) < 500);
-    let so_far = taken(&busy);
+    assert!(taken(&mut worker, &idle) < 500);
+    let so_far = taken(&mut worker, &busy);
     worker.kill(&busy, 0);
     let status = worker.status();
     let ended = status.operations.iter().find(|operation| operation.key == busy).expect("is kept");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::IssuerConfig;
-use domain::{Scope, TenantStatus};
+use domain::{Scope, TenantId, TenantStatus};
 use serde_json::{Value, json};
 use store::NewKey;
 use store::testing::until;
@@ -90,9 +90,14 @@ impl Held {
     }
 }
 
-/// Whatever goes on is judged some times meanwhile. Were it not, a test would show less, and nothing else.
-async fn judged_anew() {
-    tokio::time::sleep(RECHECK * 10).await;
+/// Whatever goes on has been judged meanwhile: as have requests that began after it, each with a key that was revoked.
+async fn judged_anew(app: &App, tenant: TenantId) {
+    for _ in 0..3 {
+        let (key, client) = app.key(tenant, Scope::tenant_default()).await;
+        let witness = Held::ask(&client, "/v1/sessions", &json!({"metadata": {"is": "a witness"}})).await;
+        app.store.revoke_key(&app.operator, key).await.expect("revokes");
+        witness.ends_with("HTTP/1.1 401").await;
+    }
 }
 
 fn connections(app: &App) -> f64 {
@@ -208,7 +213,7 @@ async fn what_expires_lets_its_requests_come_to_their_end_unless_it_is_revoked_t
         let is_over = async || client.get("/v1/me").await.status == 401;
         until("its time is over", Duration::from_secs(30), is_over).await;
     }
-    judged_anew().await;
+    judged_anew(&app, tenant).await;
     goes_on.goes_on("HTTP/1.1 201").await;
     for id in [key.id, above.id] {
         app.store.revoke_key(&app.operator, id).await.expect("revokes");
@@ -238,7 +243,7 @@ async fn what_a_token_began_goes_on_after_its_time_and_ends_with_its_role() {
     let late = Held::ask(&client, "/v1/sessions", &body).await;
     let is_over = async || client.get("/v1/me").await.status == 401;
     until("its time is over", Duration::from_secs(60), is_over).await;
-    judged_anew().await;
+    judged_anew(&app, tenant).await;
     goes_on.goes_on("HTTP/1.1 201").await;
     role("calls:read").await;
     late.ends_with("HTTP/1.1 401").await;

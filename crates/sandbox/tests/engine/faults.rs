@@ -292,6 +292,7 @@ async fn an_engine_that_hangs_or_goes_away_does_not_touch_what_runs() {
     let made = worker.acquire(small()).await;
     assert!(matches!(made, Err(SandboxError::EngineUnavailable(_))), "{made:?}");
     if is_relayed {
+        // Longer than an agent may stay away whose container runs (10 s), when nobody can say whether it does: the time is what is tried.
         tokio::time::sleep(Duration::from_secs(12)).await;
         engine.mode(Mode::Forward);
         until_it_answers(&running).await;

@@ -38,14 +38,11 @@ impl Told {
         superuser.execute("SELECT pg_reload_conf()").await?;
         // The others are told before it is.
         let mut told = Self { database, superuser };
-        loop {
-            let prefix: String =
-                sqlx::query_scalar("SHOW log_line_prefix").fetch_one(&mut told.superuser).await?;
-            if prefix == PREFIX {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until("the prefix is heard of", PATIENCE, async || {
+            let shown = sqlx::query_scalar("SHOW log_line_prefix").fetch_one(&mut told.superuser).await;
+            shown.is_ok_and(|prefix: String| prefix == PREFIX)
+        })
+        .await;
         let all = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET log_statement = ''all''', current_database()); END $$";
         told.superuser.execute(all).await?;
         Ok(told)

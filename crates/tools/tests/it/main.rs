@@ -11,4 +11,5 @@ mod contract;
 mod files;
 mod search;
 mod shell;
+mod shell_output;
 mod world;

@@ -121,6 +121,7 @@ async fn an_upload_that_is_trickled_ends_with_its_key() {
         let trickle = stream::unfold(Some(begun), |begun| async move {
             match begun {
                 Some(begun) => drop(begun.send(())),
+                // So slowly that it would go on for days.
                 None => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
             }
             Some((Ok::<_, std::io::Error>(Bytes::from_static(b"x")), None))
@@ -134,11 +135,8 @@ async fn an_upload_that_is_trickled_ends_with_its_key() {
         if let Ok(response) = ended.context("it is broken off")?? {
             ensure!(response.status() == 401, "{response:?}");
         }
-        let settled = async {
-            while files.printed("cat kept; ls -A | wc -l").await? != "old1\n" {}
-            Ok::<_, anyhow::Error>(())
-        };
-        tokio::time::timeout(tests::client::PATIENCE, settled).await.context("the old content is kept")?
+        let settled = async || Ok(files.printed("cat kept; ls -A | wc -l").await? == "old1\n");
+        tests::wait::until("the old content is kept, and alone", settled).await
     })
     .await;
 }
