@@ -10,6 +10,4 @@ ALTER TABLE shells ADD COLUMN cpu_metered_ms bigint NOT NULL DEFAULT 0;
 -- Both hold a few rows at a time: what is to end, and what was not added yet.
 CREATE INDEX shells_to_end ON shells (session_id) WHERE status = 'running' AND end_wish IS NOT NULL;
 CREATE INDEX shells_to_meter ON shells (tenant_id, id) WHERE cpu_ms > cpu_metered_ms;
-CREATE INDEX api_keys_withdrawn ON api_keys (revoked_at) WHERE revoked_at IS NOT NULL;
--- A tenant that revokes a key of its own ends that key's shells.
-GRANT UPDATE (end_wish) ON shells TO toolhost_app;
+CREATE INDEX api_keys_revoked ON api_keys (revoked_at) WHERE revoked_at IS NOT NULL;

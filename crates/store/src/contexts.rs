@@ -11,7 +11,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use crate::bus::Hint;
-use crate::db::{Conn, Lock, read, read_found};
+use crate::db::{Conn, Lock, read, read_found, unknown_word};
 use crate::idempotency::{Seen, seen};
 use crate::json::storable;
 use crate::{AuditRow, Idempotency, Result, Store, StoreError};
@@ -341,7 +341,7 @@ fn context(row: &PgRow) -> Result<CodeContext, sqlx::Error> {
         tenant_id: TenantId::from_uuid(row.try_get("tenant_id")?),
         session_id: SessionId::from_uuid(row.try_get("session_id")?),
         name: row.try_get("name")?,
-        language: language(row.try_get("language")?),
+        language: language(row.try_get("language")?)?,
         cwd: row.try_get("cwd")?,
         env: row.try_get::<Json<_>, _>("env")?.0,
         metadata: row.try_get::<Json<_>, _>("metadata")?.0,
@@ -357,6 +357,7 @@ fn context(row: &PgRow) -> Result<CodeContext, sqlx::Error> {
     })
 }
 
-fn language(word: &str) -> Language {
-    Language::ALL.into_iter().find(|language| language.as_str() == word).unwrap_or_default()
+fn language(word: &str) -> std::result::Result<Language, sqlx::Error> {
+    let known = Language::ALL.into_iter().find(|language| language.as_str() == word);
+    known.ok_or_else(|| unknown_word("contexts.language"))
 }

@@ -130,6 +130,13 @@ pub(crate) fn constraint(error: &sqlx::Error) -> Option<&str> {
     error.as_database_error().and_then(|error| error.constraint())
 }
 
+/// Whether a table was somebody else's for longer than we were willing to wait.
+pub(crate) fn is_locked_out(error: &StoreError) -> bool {
+    let StoreError::Unavailable { source: Some(source), .. } = error else { return false };
+    let source = source.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
+    source.and_then(|error| error.code()).as_deref() == Some("55P03")
+}
+
 /// Whether the statement lost a race that Postgres resolved by ending one of the two.
 pub(crate) fn is_deadlock(error: &sqlx::Error) -> bool {
     matches!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("40P01" | "40001"))

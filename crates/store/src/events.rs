@@ -22,7 +22,6 @@ use crate::db::{read, signed, unknown_word, unsigned};
 use crate::ending::{EndedCall, record_ends};
 use crate::event_batch::{EndOp, WriteOp};
 use crate::json::{clean, sanitised};
-use crate::sessions::narrow;
 use crate::{Result, Store, StoreError};
 
 /// The right of a worker to write for one attempt of a call.
@@ -106,33 +105,6 @@ impl Store {
             return Ok(Appended { first_seq, last_seq, at: self.clock().now() });
         }
         self.writer().write(prepare(APPEND, fence, announce, events, None)?).await
-    }
-
-    /// The call stands in line from here on. [`crate::StoreError::Stale`] when the holder was superseded.
-    pub async fn stand_in_line(&self, fence: &Fence) -> Result<()> {
-        self.set_turn(fence, "UPDATE calls SET in_line = true").await
-    }
-
-    /// The call stood in line, and its turn begins now. [`crate::StoreError::Stale`] when the holder was superseded.
-    pub async fn begin_turn(&self, fence: &Fence) -> Result<()> {
-        self.set_turn(fence, "UPDATE calls SET in_line = false, turn_at = statement_timestamp()").await
-    }
-
-    async fn set_turn(&self, fence: &Fence, change: &'static str) -> Result<()> {
-        const OPERATION: &str = "keep a turn";
-        let statement =
-            format!("{change} WHERE id = $1 AND attempt = $2 AND worker_id = $3 AND ended_at IS NULL");
-        let mut conn = self.db().system(OPERATION).await?;
-        let changed = conn
-            .execute(
-                sqlx::query(sqlx::AssertSqlSafe(statement))
-                    .bind(fence.call_id.uuid())
-                    .bind(narrow(fence.attempt))
-                    .bind(fence.worker_id.uuid()),
-            )
-            .await?;
-        conn.end().await?;
-        if changed == 0 { Err(StoreError::Stale { operation: OPERATION }) } else { Ok(()) }
     }
 
     /// Ends a call: its remaining events, `call.started` if it was not announced, its result, `call.ended` and the

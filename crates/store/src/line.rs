@@ -1,12 +1,14 @@
-//! Which earlier call one has to wait for: calls in one named shell or context run one after the other, and so do texts to one shell.
+//! Which earlier call one has to wait for, and whose turn it is: calls in one named shell or context run one after the other, and so do
+//! texts to one shell.
 
 use domain::{CallId, ContextId, SessionId, Shell, ShellName};
 use sqlx::Row;
 use uuid::Uuid;
 
-use crate::Result;
 use crate::db::Conn;
 use crate::error::translate;
+use crate::sessions::narrow;
+use crate::{Fence, Result, Store, StoreError};
 
 /// What calls are in line for.
 pub(crate) enum Line<'a> {
@@ -75,4 +77,43 @@ pub(crate) async fn earlier_call(
     let row = conn.optional(statement).await?;
     let found = row.map(|row| row.try_get::<Uuid, _>("id")).transpose();
     Ok(found.map_err(|error| translate(operation, error))?.map(CallId::from_uuid))
+}
+
+/// A change of a call's place in line, by the worker that has it and whose lease is good.
+macro_rules! set_turn {
+    ($change:literal) => {
+        concat!(
+            "UPDATE calls SET ",
+            $change,
+            " WHERE id = $1 AND attempt = $2 AND worker_id = $3 AND ended_at IS NULL
+                AND EXISTS (SELECT FROM workers w WHERE w.id = $3 AND w.lease_expires_at > clock_timestamp())"
+        )
+    };
+}
+
+impl Store {
+    /// The call stands in line from here on. [`crate::StoreError::Stale`] when the holder was superseded.
+    pub async fn stand_in_line(&self, fence: &Fence) -> Result<()> {
+        self.set_turn("put a call in line", set_turn!("in_line = true"), fence).await
+    }
+
+    /// The call stood in line, and its turn begins now. [`crate::StoreError::Stale`] when the holder was superseded.
+    pub async fn begin_turn(&self, fence: &Fence) -> Result<()> {
+        let statement = set_turn!("in_line = false, turn_at = statement_timestamp()");
+        self.set_turn("begin a call's turn", statement, fence).await
+    }
+
+    async fn set_turn(&self, operation: &'static str, statement: &'static str, fence: &Fence) -> Result<()> {
+        let mut conn = self.db().system(operation).await?;
+        let changed = conn
+            .execute(
+                sqlx::query(statement)
+                    .bind(fence.call_id.uuid())
+                    .bind(narrow(fence.attempt))
+                    .bind(fence.worker_id.uuid()),
+            )
+            .await?;
+        conn.end().await?;
+        if changed == 0 { Err(StoreError::Stale { operation }) } else { Ok(()) }
+    }
 }

@@ -1,12 +1,13 @@
 //! Migrations: part of the binary, applied under a lock, forward only.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{Connection, Executor, PgConnection, SqlSafeStr};
+use tokio::time::sleep;
 
 use crate::db::bounded;
-use crate::error::translate;
+use crate::error::{is_locked_out, translate};
 use crate::reach::connect_options;
 use crate::{Result, Store, StoreError};
 
@@ -35,6 +36,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (42, "wheels", include_str!("../../../migrations/0042_wheels.sql")),
     (43, "languages", include_str!("../../../migrations/0043_languages.sql")),
     (44, "waiting", include_str!("../../../migrations/0044_waiting.sql")),
+    (45, "places", include_str!("../../../migrations/0045_places.sql")),
 ];
 
 /// Number and name of every migration.
@@ -48,8 +50,12 @@ pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
     MIGRATIONS.iter().map(|(_, _, text)| *text)
 }
 
-/// Longest time that one migration may take.
+/// Longest time that the migrations may take.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// Time that one waits for a table, in milliseconds: for as long, whatever came after it waits behind it.
+const LOCK_PATIENCE: &str = "2000";
+/// Time that it then leaves to them.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
 
 const OPERATION: &str = "migrate";
 
@@ -63,35 +69,46 @@ pub struct MigrationReport {
 }
 
 impl Store {
-    /// Applies the migrations that are missing, under a lock. A process of the version before goes on working meanwhile.
+    /// Applies the migrations that are missing, under a lock. A process of the version before goes on working meanwhile: a migration that has
+    /// to wait for a table (a dump reads it, say) lets what came after it pass, and is tried again.
     /// The login role has to be allowed to create roles, or `toolhost_app` and `toolhost_system` have to exist and be granted to it.
     pub async fn migrate(url: &str) -> Result<MigrationReport> {
-        let options = connect_options(url, PATIENCE)?;
-        let mut connection =
-            bounded(OPERATION, Duration::from_secs(10), PgConnection::connect_with(&options)).await?;
-        let mut migrator = Migrator::with_migrations(
-            MIGRATIONS
-                .iter()
-                .map(|(version, name, sql)| {
-                    let (name, sql) = ((*name).into(), (*sql).into_sql_str());
-                    Migration::new(*version, name, MigrationType::Simple, sql, false)
-                })
-                .collect(),
-        );
-        // Those of a newer binary stay: this one may be started beside it, or in its place.
-        migrator.set_ignore_missing(true);
-        let before = applied(&mut connection).await?;
-        match tokio::time::timeout(PATIENCE, migrator.run_direct(None, &mut connection, false)).await {
-            Ok(done) => done.map_err(failed)?,
-            Err(_) => return Err(StoreError::Unavailable { operation: OPERATION, source: None }),
+        let by = Instant::now() + PATIENCE;
+        loop {
+            match migrate(url).await {
+                Err(error) if is_locked_out(&error) && Instant::now() < by => sleep(LOCK_PAUSE).await,
+                done => return done,
+            }
         }
-        // Readiness asks which migrations there are.
-        let grant = connection.execute("GRANT SELECT ON _sqlx_migrations TO toolhost_system");
-        bounded(OPERATION, PATIENCE, grant).await?;
-        let after = applied(&mut connection).await?;
-        let _ = connection.close().await;
-        Ok(MigrationReport { applied: after.saturating_sub(before), total: MIGRATIONS.len() })
     }
+}
+
+async fn migrate(url: &str) -> Result<MigrationReport> {
+    let options = connect_options(url, PATIENCE)?.options([("lock_timeout", LOCK_PATIENCE)]);
+    let mut connection =
+        bounded(OPERATION, Duration::from_secs(10), PgConnection::connect_with(&options)).await?;
+    let mut migrator = Migrator::with_migrations(
+        MIGRATIONS
+            .iter()
+            .map(|(version, name, sql)| {
+                let (name, sql) = ((*name).into(), (*sql).into_sql_str());
+                Migration::new(*version, name, MigrationType::Simple, sql, false)
+            })
+            .collect(),
+    );
+    // Those of a newer binary stay: this one may be started beside it, or in its place.
+    migrator.set_ignore_missing(true);
+    let before = applied(&mut connection).await?;
+    match tokio::time::timeout(PATIENCE, migrator.run_direct(None, &mut connection, false)).await {
+        Ok(done) => done.map_err(failed)?,
+        Err(_) => return Err(StoreError::Unavailable { operation: OPERATION, source: None }),
+    }
+    // Readiness asks which migrations there are.
+    let grant = connection.execute("GRANT SELECT ON _sqlx_migrations TO toolhost_system");
+    bounded(OPERATION, PATIENCE, grant).await?;
+    let after = applied(&mut connection).await?;
+    let _ = connection.close().await;
+    Ok(MigrationReport { applied: after.saturating_sub(before), total: MIGRATIONS.len() })
 }
 
 async fn applied(connection: &mut PgConnection) -> Result<usize> {
@@ -110,6 +127,9 @@ fn failed(error: MigrateError) -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use data_encoding::HEXLOWER;
+    use sha2::{Digest, Sha256};
+
     use super::MIGRATIONS;
 
     /// A merge once left one out.
@@ -126,6 +146,20 @@ mod tests {
             .map(|(version, name, _)| format!("{version:04}_{}.sql", name.replace(' ', "_")))
             .collect();
         assert_eq!(listed, files);
+    }
+
+    /// Postgres knows a migration by its text: one that was edited can be applied to no database that had it, and none after it.
+    #[test]
+    fn no_migration_that_was_merged_is_edited() {
+        let sums: Vec<&str> = include_str!("migrate/sums.txt").lines().collect();
+        let found: Vec<String> = MIGRATIONS
+            .iter()
+            .map(|(version, _, sql)| format!("{version:04} {}", HEXLOWER.encode(&Sha256::digest(sql))))
+            .collect();
+        assert_eq!(
+            sums, found,
+            "edit no line of crates/store/src/migrate/sums.txt; add those of new migrations"
+        );
     }
 
     /// Migrations up to here were made before anybody had an installation to upgrade.

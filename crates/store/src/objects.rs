@@ -196,6 +196,21 @@ impl Objects {
     }
 }
 
+impl Objects {
+    /// Removes everything of a tenant that lies in a folder, also what no name leads to.
+    pub(crate) async fn forget(&self, operation: &'static str, tenant: TenantId) -> Result<()> {
+        let Some(folder) = self.folder.as_ref().map(|folder| folder.join(tenant.to_string())) else {
+            return Ok(());
+        };
+        match tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await {
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => {
+                removed.map_err(std::io::Error::other).flatten().map_err(|source| storage(operation, source))
+            }
+        }
+    }
+}
+
 fn local(folder: &Path) -> Result<LocalFileSystem, ObjectStoreError> {
     let failed = |source| ObjectStoreError::Folder { folder: folder.to_owned(), source };
     let mut builder = std::fs::DirBuilder::new();
@@ -203,10 +218,11 @@ fn local(folder: &Path) -> Result<LocalFileSystem, ObjectStoreError> {
     // What tenants keep is nobody else's on this machine to read.
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder).map_err(failed)?;
-    Ok(LocalFileSystem::new_with_prefix(folder)?.with_automatic_cleanup(true).with_fsync(true))
+    // Folders that are empty stay: one that went away while an object is put would come back with permissions of its own.
+    Ok(LocalFileSystem::new_with_prefix(folder)?.with_fsync(true))
 }
 
-/// Folders on the way to an object, with the permissions of the one that they are in.
+/// Folders on the way to an object, there for good, with the permissions of the one that they are in: the API and the worker may be two users.
 fn make_folders(folder: &Path, key: &object_store::path::Path) -> std::io::Result<()> {
     let permissions = std::fs::metadata(folder)?.permissions();
     let mut place = folder.to_owned();
@@ -214,8 +230,22 @@ fn make_folders(folder: &Path, key: &object_store::path::Path) -> std::io::Resul
     for step in steps.iter().take(steps.len().saturating_sub(1)) {
         place.push(step.as_ref());
         match std::fs::create_dir(&place) {
-            Ok(()) => std::fs::set_permissions(&place, permissions.clone())?,
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Ok(()) => {
+                std::fs::set_permissions(&place, permissions.clone())?;
+                // An object that is kept is found after a power cut, too.
+                std::fs::File::open(place.parent().unwrap_or(folder))?.sync_all()?;
+            }
+            // Whoever made it may have ended before it gave it away, or be about to.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                if std::fs::metadata(&place)?.permissions() != permissions {
+                    match std::fs::set_permissions(&place, permissions.clone()) {
+                        Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => {
+                            return Err(error);
+                        }
+                        Ok(()) | Err(_) => {}
+                    }
+                }
+            }
             Err(error) => return Err(error),
         }
     }

@@ -104,7 +104,7 @@ impl Sweep {
         match self {
             Self::AuditSeal => while let store::Sealed::Some(_) = store.seal_audit().await? {},
             Self::Usage => while store.meter_usage().await? == store::Metered::Some {},
-            Self::Erasures => while tenure.lease.is_healthy() && store.erase_tenants().await? {},
+            Self::Erasures => erase(self, tenure).await?,
             Self::Ends => drop(store.ask_ends().await?),
             Self::ShellTimes => note_times(tenure).await?,
             Self::Partitions => drop(store.ensure_partitions(PARTITION_DAYS).await?),
@@ -143,6 +143,17 @@ impl Sweep {
         }
         Ok(())
     }
+}
+
+async fn erase(sweep: Sweep, tenure: &Tenure) -> store::Result<()> {
+    while tenure.lease.is_healthy() {
+        let pass = tenure.store().erase_tenants().await?;
+        tenure.metrics().sweep_failures.with_label_values(&[sweep.name()]).inc_by(pass.failed);
+        if !pass.more {
+            break;
+        }
+    }
+    Ok(())
 }
 
 async fn count(tenure: &Tenure) -> store::Result<()> {

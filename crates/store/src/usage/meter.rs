@@ -151,6 +151,7 @@ fn ended_call(fact: &Fact) -> Option<(CallId, bool)> {
     Some((fact.target.as_ref()?.parse().ok()?, unclaimed))
 }
 
+/// One that ended in line never began. An end may lie before its begin: clocks are set back, and the two are statements of their own.
 async fn count_calls(conn: &mut Conn, facts: &[Fact], closed_until: DateTime<Utc>) -> Result<()> {
     let ended: Vec<(CallId, bool)> = facts.iter().filter_map(ended_call).collect();
     if ended.is_empty() {
@@ -161,20 +162,21 @@ async fn count_calls(conn: &mut Conn, facts: &[Fact], closed_until: DateTime<Utc
         sqlx::query(
             "WITH e AS MATERIALIZED (
                  SELECT c.tenant_id, c.session_id, greatest(date_trunc('hour', c.ended_at, 'UTC'), $3) AS hour, c.tool,
-                     CASE WHEN c.started_at IS NULL THEN -1 ELSE least(95, floor(4 * log(2.0, 1 +
-                         coalesce((c.usage ->> 'duration_ms')::numeric,
-                             floor(extract(epoch FROM c.ended_at - coalesce(c.turn_at, c.started_at)) * 1000)))))::smallint END AS duration_class,
+                     CASE WHEN c.began_at IS NULL THEN -1 ELSE least(95, floor(4 * log(2.0, 1 +
+                         coalesce((c.usage ->> 'duration_ms')::numeric, c.ran_ms))))::smallint END AS duration_class,
                      c.status, coalesce((c.result ->> 'is_error')::boolean, false) AS is_error,
                      coalesce((c.usage ->> 'cpu_ms')::bigint, 0) AS cpu_ms,
-                     coalesce((c.usage ->> 'duration_ms')::bigint,
-                         floor(extract(epoch FROM c.ended_at - coalesce(c.turn_at, c.started_at)) * 1000)::bigint, 0) AS duration_ms,
-                     coalesce((c.usage ->> 'queue_ms')::bigint,
-                         floor(extract(epoch FROM coalesce(c.turn_at, c.started_at, c.ended_at) - c.created_at) * 1000)::bigint) AS queue_ms,
+                     coalesce((c.usage ->> 'duration_ms')::bigint, c.ran_ms::bigint, 0) AS duration_ms,
+                     coalesce((c.usage ->> 'queue_ms')::bigint, c.waited_ms::bigint) AS queue_ms,
                      coalesce((c.usage ->> 'bytes_in')::bigint, 0) AS bytes_in,
                      coalesce((c.usage ->> 'bytes_out')::bigint, 0) AS bytes_out
                  FROM unnest($1::uuid[], $2::boolean[]) AS i(id, unclaimed)
-                 CROSS JOIN LATERAL (SELECT * FROM calls c WHERE c.id = i.id AND c.id >= $4 AND c.id <= $5
-                     AND c.ended_at IS NOT NULL AND (NOT i.unclaimed OR c.attempt = 0)) c
+                 CROSS JOIN LATERAL (SELECT c.*, b.began_at, greatest(0, floor(1000 * extract(epoch FROM c.ended_at - b.began_at))) AS ran_ms,
+                         greatest(0, floor(1000 * extract(epoch FROM coalesce(b.began_at, c.ended_at) - c.created_at))) AS waited_ms
+                     FROM calls c
+                     CROSS JOIN LATERAL (SELECT CASE WHEN NOT c.in_line THEN coalesce(c.turn_at, c.started_at) END AS began_at) b
+                     WHERE c.id = i.id AND c.id >= $4 AND c.id <= $5
+                       AND c.ended_at IS NOT NULL AND (NOT i.unclaimed OR c.attempt = 0)) c
              ), s AS MATERIALIZED (
                  SELECT tenant_id, session_id, hour, tool, duration_class, count(*) AS calls,
                      count(*) FILTER (WHERE status = 'succeeded') AS succeeded,

@@ -126,6 +126,12 @@ async fn bytes_come_and_go_in_a_folder() -> Result<()> {
     let of_tenant = place.join(context.tenant_id().to_string());
     let inner = std::fs::read_dir(&of_tenant)?.next().context("a folder")??.path();
     assert_eq!((mode(&of_tenant)?, mode(&inner)?), (0o2775, 0o2775));
+    // As whoever made them leaves them when it ends at once.
+    for place in [&of_tenant, &inner] {
+        std::fs::set_permissions(place, Permissions::from_mode(0o755))?;
+    }
+    keep(&store, &context, &fence, &new("b", "again"), b"shared").await?;
+    assert_eq!((mode(&of_tenant)?, mode(&inner)?), (0o2775, 0o2775));
     Ok(())
 }
 

@@ -47,7 +47,13 @@ async fn a_zombie_writes_nothing_after_its_calls_were_taken() -> Result<()> {
 
     let heir = seasoned(&store, &mut superuser).await?;
     assert!(store.takeover(heir).await?.is_empty(), "a live worker is left alone");
+    zombie_store.stand_in_line(&old).await?;
+    zombie_store.begin_turn(&old).await?;
     expire(&mut superuser, zombie).await?;
+    // Nobody has taken the call yet.
+    for written in [zombie_store.stand_in_line(&old).await, zombie_store.begin_turn(&old).await] {
+        assert!(matches!(written, Err(StoreError::Stale { .. })), "{written:?}");
+    }
     let taken = store.takeover(heir).await?;
     assert_eq!(taken.sessions.iter().map(|session| session.epoch).collect::<Vec<_>>(), [session.epoch + 1]);
     assert_eq!(taken.calls.iter().map(|call| (call.id, call.attempt)).collect::<Vec<_>>(), [(call.id, 2)]);

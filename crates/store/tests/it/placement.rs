@@ -204,12 +204,13 @@ async fn sessions_that_fit_nowhere_hide_none_that_could_be_placed() -> Result<()
     let mut waiting = Vec::new();
     for n in 0..21 {
         let mut new = new_session(None);
-        (new.size, new.resources.memory_mb) = (None, if n < 20 { 8_192 } else { 512 });
+        // None of them is of another's size.
+        (new.size, new.resources.memory_mb) = (None, if n < 20 { 8_192 + n } else { 512 });
         waiting.push(placed(&store, &context, new).await?.0);
     }
     store.deregister_worker(gone).await?;
     let (small, worker) = host(&store, "small", 1_024).await?;
-    store.claim_sessions(worker, 16).await?;
+    store.claim_sessions(worker, 1).await?;
     assert_eq!(store.get_session(&context, waiting[20]).await?.host_id, Some(small));
     Ok(())
 }

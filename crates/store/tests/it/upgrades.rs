@@ -1,8 +1,11 @@
 //! A process that works while the schema becomes that of the next release under it.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use domain::CallStatus;
-use store::testing::{TestDatabase, admission, running_session, tenant};
+use sqlx::Executor;
+use store::testing::{TestDatabase, admission, running_session, tenant, until};
 use store::{Admitted, Announce, CallFilter, ClaimCursor, Fence, Page, SchemaFit, Store};
 
 use crate::calls::{claim, outcome, output, queued, started, worker};
@@ -48,5 +51,34 @@ async fn a_running_process_goes_on_when_the_next_release_expands_the_schema() ->
     let admitted =
         store.admit(admission(&context, running_session(&store, &context, worker).await?.id)).await?;
     assert!(matches!(admitted, Admitted::Queued(..)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_migration_that_waits_for_a_table_lets_pass_what_came_after_it() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    // As before the migrations that change calls.
+    database
+        .execute(
+            "DELETE FROM _sqlx_migrations WHERE version >= 44;
+             ALTER TABLE calls DROP COLUMN in_line, DROP COLUMN turn_at; ALTER TABLE shells DROP COLUMN log_overdue",
+        )
+        .await?;
+    let (mut dump, mut other) = (database.superuser().await?, database.superuser().await?);
+    dump.execute("BEGIN; LOCK TABLE calls IN ACCESS SHARE MODE").await?;
+    let url = database.url();
+    let migration = tokio::spawn(async move { Store::migrate(&url).await });
+    let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
+                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))";
+    until("it waits for the table", Duration::from_secs(60), async || {
+        sqlx::query_scalar(waits).fetch_one(&mut other).await.unwrap_or(false)
+    })
+    .await;
+    let passes = tokio::time::timeout(Duration::from_secs(60), other.execute("SELECT count(*) FROM calls"));
+    passes.await.context("a reader waits for as long as the dump")??;
+    assert!(!migration.is_finished());
+    dump.execute("ROLLBACK").await?;
+    assert_eq!(migration.await??.applied, 2);
+    assert_eq!(Store::schema_at(&database.url()).await?.fit(), SchemaFit::Same);
     Ok(())
 }

@@ -119,6 +119,31 @@ async fn every_end_is_counted_once_however_often_the_meter_is_killed() -> Result
     Ok(())
 }
 
+/// A clock that was set back, and a line in which a call ended: neither stops the sums of the others.
+#[tokio::test]
+async fn a_call_that_ended_before_its_begin_took_no_time() -> Result<()> {
+    let database = TestDatabase::new().await?;
+    let store = database.store().await?;
+    let context = tenant(&store, "acme").await?;
+    let worker = worker(&store).await?;
+    for _ in 0..3 {
+        end(&store, &context, worker, costly(CallStatus::Succeeded, 100)).await?;
+    }
+    database
+        .execute(
+            "SET session_replication_role = replica; -- An ended call is nobody's to change.
+             WITH c AS (SELECT id, row_number() OVER (ORDER BY id) AS n FROM calls)
+             UPDATE calls SET usage = NULL, in_line = c.n = 2, turn_at = CASE c.n WHEN 3 THEN ended_at + interval '1 hour' END,
+                 started_at = ended_at + CASE c.n WHEN 1 THEN interval '5 ms' ELSE interval '-1 hour' END
+             FROM c WHERE c.id = calls.id",
+        )
+        .await?;
+    meter(&store).await?;
+    let total = totals(&store, &context).await?;
+    assert_eq!((total.calls, total.succeeded, total.duration_ms), (3, 3, 0));
+    Ok(())
+}
+
 #[tokio::test]
 async fn what_shells_take_is_counted_as_it_is_told_and_once() -> Result<()> {
     let database = TestDatabase::new().await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use domain::policy::EffectiveLimits;
 use domain::{
     ArtifactKind, Call, CallStatus, OperatorContext, Principal, Scope, SessionEnd, SessionEndReason,
@@ -196,7 +196,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
 pub(crate) async fn erase(store: &Store, operator: &OperatorContext, tenant: TenantId) -> Result<Erasure> {
     for _ in 0..500 {
         settle(store).await?;
-        store.erase_tenants().await?;
+        ensure!(store.erase_tenants().await?.failed == 0, "an erasure failed");
         let erasure = store.erasure(operator, tenant).await?;
         if erasure.state == ErasureState::Done {
             return Ok(erasure);
