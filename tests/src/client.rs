@@ -13,6 +13,12 @@ use crate::{Follower, SseEvent};
 /// Nothing in a test takes longer than this unless something hangs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// A field of what a tool returned for programs; null when it has none.
+#[must_use]
+pub fn structured<'a>(call: &'a Value, field: &str) -> &'a Value {
+    &call["result"]["structured"][field]
+}
+
 /// A client with one key.
 #[derive(Debug, Clone)]
 pub struct Client {

@@ -5,7 +5,8 @@
 //! `axum::serve` sets no timeouts. Here a request's head has to arrive in time (`header_read_timeout`, and before that the first bytes,
 //! by which the HTTP version is told), and a client has to take what is sent to it: a socket that takes nothing for longer than a
 //! stream's stall time is closed, because a body that nobody polls cannot notice that by itself. A body that does not arrive is the
-//! extractor's to notice. A connection whose reader's credential is over is cut, as what it has not taken yet cannot be taken back. A connection without a request is closed after the time for a head, whichever version it speaks.
+//! extractor's to notice. A connection whose reader's credential is over is cut, as what it has not taken yet cannot be taken back.
+//! A connection without a request is closed after the time for a head, whichever version it speaks.
 
 mod guard;
 mod idle;

@@ -2,12 +2,37 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use bytes::Bytes;
 use domain::limits::{TRANSFERS_PER_SESSION, TRANSFERS_PER_TENANT, WHEEL_PUTS, WHEEL_PUTS_PER_TENANT};
 use domain::{Code, SessionId, TenantId};
+use futures_util::{Stream, StreamExt};
+use tokio::time::timeout;
 
 use crate::problem::Problem;
+
+/// What is read of an upload after it was refused, and for how long.
+const READ_OVER_BYTES: usize = 4 * 1024 * 1024;
+/// See [`READ_OVER_BYTES`].
+const READ_OVER: Duration = Duration::from_secs(2);
+
+/// A client that is still sending sees an answer only when somebody takes what it sends: some of it, for a moment.
+pub(crate) async fn read_over(mut pieces: Pin<&mut (impl Stream<Item = Result<Bytes, Problem>> + ?Sized)>) {
+    let mut left = READ_OVER_BYTES;
+    let reading = async {
+        while let Some(Ok(piece)) = pieces.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    // Whoever sends more, or slower, sees a connection that ends.
+    let _ = timeout(READ_OVER, reading).await;
+}
 
 /// Transfers of this process.
 #[derive(Clone, Default)]

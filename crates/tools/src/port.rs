@@ -139,7 +139,7 @@ pub trait Waits: Send + Sync {
     /// From here on the call only waits: its slot goes to others. A session that has as many such calls as it may keeps the slot taken.
     fn rest(&self);
 
-    /// Time since the call was first started, by whichever worker.
+    /// What the call has used of its time, by whichever worker: nothing while it stands in line. A takeover may give some of it back.
     fn elapsed(&self) -> Duration;
 
     /// Waits for a time.

@@ -2,14 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::client::structured;
 use tests::{Client, Follower, Host};
 
 async fn python(client: &Client, session: &str, context: &str, code: &str) -> Result<Value> {
     client.run(session, "python_execute", json!({"code": code, "context": context})).await
-}
-
-fn structured<'a>(call: &'a Value, field: &str) -> &'a Value {
-    &call["result"]["structured"][field]
 }
 
 async fn submit(client: &Client, session: &str, code: &str, more: Value) -> Result<String> {
@@ -238,8 +235,9 @@ async fn what_code_leaves_behind_reaches_no_other_interpreter() {
                 ensure!(structured(&call, "stdout") == "1\n" && structured(&call, "result") == "2", "{call:#}");
             }
         }
-        // Programs that code starts have 0, 1 and 2 only, in either kind.
-        let descriptors = "import os, subprocess\nchild = subprocess.Popen(['cat'], stdin=subprocess.PIPE, close_fds=False)\n\
+        // Programs that code starts have 0, 1 and 2 only, in either kind. One that has answered has left behind what it was before `exec`.
+        let descriptors = "import os, subprocess\nchild = subprocess.Popen(['cat'], stdin=-1, stdout=-1, close_fds=False)\n\
+            child.stdin.write(b'there\\n'); child.stdin.flush(); child.stdout.readline()\n\
             print(sorted(os.listdir(f'/proc/{child.pid}/fd')))\nchild.stdin.close()\nchild.wait()";
         for arguments in [json!({"code": descriptors}), json!({"code": descriptors, "context": "clean"})] {
             let call = client.run(&session, "python_execute", arguments).await?;

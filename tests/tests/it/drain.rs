@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tests::client::PATIENCE;
 use tests::{Client, Follower, Host, SseEvent, host, wait};
 use tokio::sync::Notify;
 
@@ -79,7 +80,7 @@ async fn processes_are_replaced_under_load_and_nothing_is_lost() {
             ensure!(tests::sse::output_of(&follower.events, "stdout") == "begun\nover\n");
             anyhow::Ok(follower.told_to_reconnect)
         });
-        begun.notified().await;
+        tokio::time::timeout(PATIENCE, begun.notified()).await.context("the long call is heard of")?;
         let submitted = Arc::new(AtomicUsize::new(0));
         let tasks: Vec<_> = (0..CALLS)
             .map(|n| {

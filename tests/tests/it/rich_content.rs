@@ -2,11 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::client::structured;
 use tests::{Client, Host};
-
-fn structured<'a>(call: &'a Value, field: &str) -> &'a Value {
-    &call["result"]["structured"][field]
-}
 
 /// What an artifact has.
 async fn kept(host: &Host, client: &Client, id: &Value) -> Result<(Value, Vec<u8>)> {

@@ -100,8 +100,8 @@ fn by_walk(root: &Root, path: &str, flags: OFlag) -> nix::Result<OwnedFd> {
 
 /// Opens a directory by its name in another one; a link there is refused, not followed.
 ///
-/// `O_DIRECTORY | O_NOFOLLOW` would say the same, but an old gVisor follows a link at the end when it is asked for a directory
-///. It follows none with `O_PATH`.
+/// `O_DIRECTORY | O_NOFOLLOW` would say the same, but an old gVisor follows a link at the end when it is asked for a directory.
+/// It follows none with `O_PATH`.
 pub(super) fn directory_itself(at: BorrowedFd<'_>, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
     let flags = flags | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);

@@ -14,10 +14,9 @@ use bytes::{Bytes, BytesMut};
 use domain::Code;
 use domain::limits::{FORM_FILES, FORM_HEADER_BYTES};
 use futures_util::{Stream, StreamExt};
-use tokio::time::timeout;
 
 use crate::problem::Problem;
-use crate::service::files::{READ_OVER, READ_OVER_BYTES};
+use crate::transfers::read_over;
 use headers::{boundary, file_name};
 
 type Pieces<'a> = Pin<Box<dyn Stream<Item = Result<Bytes, Problem>> + Send + 'a>>;
@@ -143,19 +142,9 @@ impl<'a> Form<'a> {
         }
     }
 
-    /// A client that is still sending sees an answer only when somebody takes what it sends: some of it, for a moment.
+    /// See [`read_over`].
     pub(crate) async fn read_over(&mut self) {
-        let mut left = READ_OVER_BYTES;
-        let reading = async {
-            while let Some(Ok(piece)) = self.pieces.next().await {
-                left = left.saturating_sub(piece.len());
-                if left == 0 {
-                    return;
-                }
-            }
-        };
-        // Whoever sends more, or slower, sees a connection that ends.
-        let _ = timeout(READ_OVER, reading).await;
+        read_over(self.pieces.as_mut()).await;
     }
 
     /// Whether nothing of it can be read any more.

@@ -1,7 +1,6 @@
 //! Files of a session: asked of its worker, wherever that is. Paths are checked as text here and resolved in the sandbox alone.
 
-use std::pin::{Pin, pin};
-use std::time::Duration;
+use std::pin::pin;
 
 use bytes::Bytes;
 use domain::exchange::{Item, Operation, Piece};
@@ -18,19 +17,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use store::AuditRow;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use super::policies;
 use super::watch::Watch;
 use crate::exchange::Duplex;
 use crate::problem::Problem;
 use crate::state::ApiState;
-use crate::transfers::TransferPermit;
-
-/// What is read of an upload after it was refused, and for how long.
-pub(crate) const READ_OVER_BYTES: usize = 4 * 1024 * 1024;
-/// See [`READ_OVER_BYTES`].
-pub(crate) const READ_OVER: Duration = Duration::from_secs(2);
+use crate::transfers::{TransferPermit, read_over};
 
 /// Bytes of an answer. What ends early with an error ends the connection, so that half is not taken for whole.
 pub(crate) type Answer = BoxStream<'static, std::io::Result<Bytes>>;
@@ -317,21 +310,6 @@ async fn send<T: DeserializeOwned>(
         sent = sending => sent?,
     }
     answer(&mut from).await
-}
-
-/// A client that is still sending sees an answer only when somebody takes what it sends: some of it, for a moment.
-pub(super) async fn read_over(mut pieces: Pin<&mut impl Stream<Item = Result<Bytes, Problem>>>) {
-    let mut left = READ_OVER_BYTES;
-    let reading = async {
-        while let Some(Ok(piece)) = pieces.next().await {
-            left = left.saturating_sub(piece.len());
-            if left == 0 {
-                return;
-            }
-        }
-    };
-    // Whoever sends more, or slower, sees a connection that ends.
-    let _ = timeout(READ_OVER, reading).await;
 }
 
 /// The pieces of an answer, as they are taken.

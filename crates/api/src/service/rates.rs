@@ -9,6 +9,8 @@
 //! * An address that presents many wrong credentials is refused before the database is asked, so that guessing costs us next to nothing.
 //!   A credential that was right in the last minutes still passes from there, and so does a new one with a good signature (a renewed
 //!   token, a signed URL): a proxy or an office must not be locked out by one bad client.
+//! * A token that names a key which no set of its issuer has is counted only when the set was read for it: whoever may read it
+//!   a moment too late, or not at all, cannot say that the token is wrong.
 //! * What is remembered of a credential is its SHA-256.
 
 use std::collections::HashMap;

@@ -15,10 +15,10 @@ use futures_util::{Stream, StreamExt};
 use store::{Draft, Listed, Page, PutWheel, SealedDraft};
 
 use super::calls::room_to_store;
-use super::files::read_over;
 use super::policies::layers;
 use crate::problem::Problem;
 use crate::state::ApiState;
+use crate::transfers::read_over;
 
 /// What every wheel begins with: a zip archive that is not empty.
 const MAGIC: &[u8] = b"PK\x03\x04";

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use domain::TenantId;
 use serde_json::{Value, json};
-use store::{Authenticated, Metered, NewShell, Sealed, SessionFence, ShellLog};
+use store::testing::new_shell;
+use store::{Authenticated, Metered, NewShell, Sealed, SessionFence};
 
 use crate::app::{App, Running};
 use crate::artifacts::kept;
@@ -135,15 +136,9 @@ async fn their_shells(app: &App, theirs: &Client, running: &Running) -> String {
     let session = app.store.get_session(&context, running.call.session_id).await.expect("a session");
     let fence = SessionFence::of(&session).expect("has a worker");
     let new = NewShell {
-        id: app.store.clock().new_id(),
-        call_id: running.call.id,
         operation: 1,
         command: "their command".to_owned(),
-        description: None,
-        terminal: false,
-        log: ShellLog::Own,
-        name: None,
-        limits: store::ShellLimits { session: 16, tenant: 256 },
+        ..new_shell(&app.store, running.call.id)
     };
     let shell = app.store.create_shell(&fence, new).await.expect("a shell");
     let name = "theirs".parse().expect("a name");

@@ -106,11 +106,14 @@ impl Core {
         }
     }
 
-    /// What the engine is: asked again now and then, and each time while this host is refused.
+    /// What the engine is: asked again now and then, and each time while this host is refused. One that is slow to say so for once is what it was.
     pub(super) async fn engine_info_anew(&self) -> Result<Arc<EngineInfo>, SandboxError> {
         match self.known_engine() {
-            Some((asked, info)) if asked.elapsed() < ENGINE_KNOWN && self.refuse_unsafe(&info).is_ok() => {
-                Ok(info)
+            Some((asked, info)) if self.refuse_unsafe(&info).is_ok() => {
+                if asked.elapsed() < ENGINE_KNOWN {
+                    return Ok(info);
+                }
+                Ok(self.ask_engine().await.unwrap_or(info))
             }
             _ => self.ask_engine().await,
         }

@@ -223,6 +223,9 @@ async fn says(listener: tokio::net::UnixListener, runc: Arc<std::sync::Mutex<&'s
         while lines.next_line().await.is_ok_and(|line| line.is_some_and(|line| !line.is_empty())) {}
         let runc = *runc.lock().unwrap();
         let (status, body) = match asked.split(' ').nth(1).unwrap_or_default() {
+            path if path.ends_with("/version") && runc.is_empty() => {
+                ("500 Internal Server Error", r#"{"message":"busy"}"#.to_owned())
+            }
             path if path.ends_with("/version") => (
                 "200 OK",
                 format!(
@@ -266,6 +269,14 @@ async fn a_host_that_was_refused_is_taken_once_its_engine_is_mended() {
     }
     *runc.lock().unwrap() = "1.3.3";
     assert_eq!(worker.ready().await.unwrap(), ["runc"]);
+    // Asked anew after a minute: what gives no answer is what it was, and what has become unsafe is refused.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    *runc.lock().unwrap() = "";
+    assert_eq!(worker.ready().await.unwrap(), ["runc"]);
+    *runc.lock().unwrap() = "1.1.5";
+    assert!(matches!(worker.ready().await, Err(SandboxError::HostUnsafe { .. })));
     worker.shutdown().await;
     engine.abort();
 }

@@ -1,6 +1,5 @@
 //! A call's time. It runs from the call's turn on and stands still while the call is in line, as a queued call's does.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -17,10 +16,19 @@ pub(crate) struct Clock {
     timeout: Duration,
     /// What was left of it when a worker took it over.
     left: Option<Duration>,
-    /// When it is over; nothing while it stands still.
-    ends: watch::Sender<Option<Instant>>,
-    /// When the turn of a call that stood in line began here.
-    turn: OnceLock<Instant>,
+    state: watch::Sender<State>,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    /// It stands still: the call is in line.
+    InLine,
+    Runs {
+        /// When it is over.
+        ends: Instant,
+        /// When the turn of a call that stood in line began here.
+        turn: Option<Instant>,
+    },
 }
 
 impl Clock {
@@ -28,52 +36,59 @@ impl Clock {
     pub(super) fn new(timeout: Duration, ran: Option<Duration>) -> Self {
         let left = ran.map(|ran| timeout.saturating_sub(ran));
         // One that is taken over has all its time until its sandbox is there.
-        let (ends, _) = watch::channel(Some(Instant::now() + timeout));
-        Self { timeout, left, ends, turn: OnceLock::new() }
+        let (state, _) = watch::channel(State::Runs { ends: Instant::now() + timeout, turn: None });
+        Self { timeout, left, state }
     }
 
-    /// The call's sandbox is there.
-    pub(super) fn served(&self) {
+    /// The call's sandbox is there, for the first time under this worker.
+    pub(super) fn sandbox_ready(&self) {
         if let Some(left) = self.left {
-            self.ends.send_replace(Some(Instant::now() + left.max(AFTER_TAKEOVER)));
+            let ends = Instant::now() + left.max(AFTER_TAKEOVER);
+            self.state.send_replace(State::Runs { ends, turn: None });
         }
     }
 
     /// The call stands in line.
     pub(crate) fn stop(&self) {
-        self.ends.send_replace(None);
+        self.state.send_replace(State::InLine);
     }
 
-    /// The call's turn begins, with all of its time.
+    /// The call's turn begins, with all of its time, also when it has stood in line before.
     pub(crate) fn begin_turn(&self) {
-        let now = *self.turn.get_or_init(Instant::now);
-        self.ends.send_replace(Some(now + self.timeout));
+        let now = Instant::now();
+        self.state.send_replace(State::Runs { ends: now + self.timeout, turn: Some(now) });
     }
 
-    /// How long the turn of a call that stood in line has lasted; nothing when it stood in none.
+    /// How long the turn of a call that stood in line has lasted, zero while it stands there; nothing when it stood in none.
     pub(crate) fn turn(&self) -> Option<Duration> {
-        self.turn.get().map(Instant::elapsed)
+        match *self.state.borrow() {
+            State::InLine => Some(Duration::ZERO),
+            State::Runs { turn, .. } => turn.map(|turn| turn.elapsed()),
+        }
     }
 
     /// What is left of the call's time.
     pub(crate) fn left(&self) -> Duration {
-        self.ends.borrow().map_or(self.timeout, |ends| ends.saturating_duration_since(Instant::now()))
+        match *self.state.borrow() {
+            State::InLine => self.timeout,
+            State::Runs { ends, .. } => ends.saturating_duration_since(Instant::now()),
+        }
     }
 
     /// Waits until the time is over.
     pub(crate) async fn over(&self) {
-        let mut ends = self.ends.subscribe();
+        let mut state = self.state.subscribe();
         loop {
-            let at = *ends.borrow_and_update();
+            let now = *state.borrow_and_update();
             let over = async {
-                match at {
-                    Some(at) => sleep_until(at + SLACK).await,
-                    None => std::future::pending().await,
+                match now {
+                    State::Runs { ends, .. } => sleep_until(ends + SLACK).await,
+                    State::InLine => std::future::pending().await,
                 }
             };
             tokio::select! {
                 // The sender lives as long as this borrows it.
-                _ = ends.changed() => {}
+                _ = state.changed() => {}
                 () = over => return,
             }
         }
@@ -98,11 +113,15 @@ mod tests {
         advance(MINUTE / 2).await;
         clock.stop();
         assert!(!is_over_within(&clock, 60 * MINUTE).await);
-        assert_eq!((clock.left(), clock.turn()), (MINUTE, None));
-        clock.begin_turn();
-        assert!(!is_over_within(&clock, MINUTE).await);
-        assert!(is_over_within(&clock, SLACK).await);
-        assert_eq!(clock.turn(), Some(MINUTE + SLACK));
+        assert_eq!((clock.left(), clock.turn()), (MINUTE, Some(Duration::ZERO)));
+        // Twice, when an earlier call turned up after the first.
+        for _ in 0..2 {
+            clock.begin_turn();
+            assert!(!is_over_within(&clock, MINUTE).await);
+            assert!(is_over_within(&clock, SLACK).await);
+            assert_eq!(clock.turn(), Some(MINUTE + SLACK));
+            clock.stop();
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -122,7 +141,7 @@ mod tests {
         for (ran, left) in [(60 * MINUTE, AFTER_TAKEOVER), (MINUTE / 6, MINUTE - MINUTE / 6)] {
             let clock = Clock::new(MINUTE, Some(ran));
             assert_eq!(clock.left(), MINUTE, "its sandbox is not there yet");
-            clock.served();
+            clock.sandbox_ready();
             assert_eq!(clock.left(), left);
         }
     }

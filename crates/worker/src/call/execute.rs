@@ -128,6 +128,8 @@ impl Facts {
         let ran_ms = u64::try_from(turn.unwrap_or(ran).as_millis()).unwrap_or(u64::MAX);
         // Before this worker had it, only the database's clock knows.
         let duration_ms = match self.how {
+            // It stood in line when its worker went away, and has not come to the line again.
+            Start::Resumed { .. } if turn.is_none() && self.call.in_line => 0,
             Start::Resumed { .. } if turn.is_none() => {
                 self.call.turn_at.or(self.call.started_at).map_or(ran_ms, since)
             }
@@ -179,7 +181,9 @@ async fn run_once(facts: &Arc<Facts>, runs: u32) -> Execution {
         Ok(serving) => serving,
         Err(execution) => return execution,
     };
-    facts.clock.served();
+    if runs == 0 {
+        facts.clock.sandbox_ready();
+    }
     if let Start::Resumed { generation } = facts.how
         && runs == 0
         && serving.generation != generation

@@ -80,7 +80,10 @@ impl CallPorts {
                 turn = lock.lock_owned() => turn,
                 () = facts.running.cancel.cancelled(), if !self.is_resumed() => return Err(self.ended_before()),
             };
-            if let (context, None) = self.find_context(&name, new).await? {
+            // Another of that name, made after this one was deleted, has a lock and a language of its own.
+            if let (context, None) = self.find_context(&name, new).await?
+                && context.id == found.id
+            {
                 return Ok((context, turn));
             }
         }

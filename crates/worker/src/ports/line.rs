@@ -13,7 +13,8 @@
 //! stands in line, and since when its turn is, so that a worker after this one counts from there.
 //!
 //! *Whoever has an earlier call before it has not begun*, in this worker and in any before, because nobody begins before all earlier ones have ended. So a
-//! call that was taken over may be cancelled here as any other, and nothing of it is left running.
+//! call that was taken over may be cancelled here as any other, and nothing of it is left running. But *packages* of a call in a context are installed
+//! before it stands in line, as that would hold the line up for minutes: such a call has begun, so it is lost with its sandbox even while it waits.
 
 use std::time::Duration;
 
