@@ -36,7 +36,6 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (42, "wheels", include_str!("../../../migrations/0042_wheels.sql")),
     (43, "languages", include_str!("../../../migrations/0043_languages.sql")),
     (44, "waiting", include_str!("../../../migrations/0044_waiting.sql")),
-    (45, "places", include_str!("../../../migrations/0045_places.sql")),
 ];
 
 /// Number and name of every migration.

@@ -187,18 +187,29 @@ async fn a_suspended_tenant_has_nothing_open_whenever_it_was_made() -> Result<()
     Ok(())
 }
 
-#[tokio::test]
-async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
+/// An installation that is some days old.
+struct Old {
+    store: Store,
+    context: domain::TenantContext,
+    worker: domain::WorkerId,
+    raw: sqlx::PgConnection,
+}
+
+async fn old() -> Result<Old> {
     let database = TestDatabase::new().await?;
     let store = database.store().await?;
-    let (context, other) = (tenant(&store, "acme").await?, tenant(&store, "other").await?);
+    let context = tenant(&store, "acme").await?;
     let (_, worker) = host(&store, "only", 100_000).await?;
     let mut raw = database.superuser().await?;
-    sqlx::Executor::execute(
-        &mut raw,
-        "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 9, 12)",
-    )
-    .await?;
+    let days = "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 10, 13)";
+    sqlx::Executor::execute(&mut raw, days).await?;
+    Ok(Old { store, context, worker, raw })
+}
+
+#[tokio::test]
+async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
+    let Old { store, context, worker, mut raw } = old().await?;
+    let other = tenant(&store, "other").await?;
     let mut ids = Vec::new();
     for context in [&context, &other] {
         let session = store::testing::running_session(&store, context, worker).await?;
@@ -262,16 +273,7 @@ async fn a_tenant_keeps_less_than_others_when_it_is_told_to() -> Result<()> {
 
 #[tokio::test]
 async fn a_shell_that_runs_keeps_its_own_log_and_holds_up_nothing_else() -> Result<()> {
-    let database = TestDatabase::new().await?;
-    let store = database.store().await?;
-    let context = tenant(&store, "acme").await?;
-    let (_, worker) = host(&store, "only", 100_000).await?;
-    let mut raw = database.superuser().await?;
-    sqlx::Executor::execute(
-        &mut raw,
-        "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 9, 12)",
-    )
-    .await?;
+    let Old { store, context, worker, mut raw } = old().await?;
     let session = store::testing::running_session(&store, &context, worker).await?;
     let mut calls = Vec::new();
     for days in [5, 3] {
@@ -333,16 +335,7 @@ async fn aged(
 
 #[tokio::test]
 async fn calls_of_a_tenant_go_behind_their_output_and_events_and_leave_none_of_them() -> Result<()> {
-    let database = TestDatabase::new().await?;
-    let store = database.store().await?;
-    let context = tenant(&store, "acme").await?;
-    let (_, worker) = host(&store, "only", 100_000).await?;
-    let mut raw = database.superuser().await?;
-    sqlx::Executor::execute(
-        &mut raw,
-        "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 10, 13)",
-    )
-    .await?;
+    let Old { store, context, worker, mut raw } = old().await?;
     let session = store::testing::running_session(&store, &context, worker).await?;
     let old = aged(&store, &mut raw, &context, session.id, worker, 8).await?;
     let kept = aged(&store, &mut raw, &context, session.id, worker, 2).await?;
