@@ -202,6 +202,8 @@ pub const WHEEL_ROUNDS: u32 = 16;
 pub const UPLOAD_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 /// Longest time of one upload, in seconds: a client that sends a byte now and then does not hold a place for ever.
 pub const UPLOAD_S: u64 = 3_600;
+/// Longest time of putting one wheel, in seconds: far more than [`WHEEL_BYTES`] take, and the places for it ([`WHEEL_PUTS`]) are few.
+pub const WHEEL_PUT_S: u64 = 600;
 /// Deepest directory that a listing of files goes down to, below the listed one.
 pub const LIST_DEPTH: u32 = 64;
 /// Entries of a listing of files when the caller does not say.

@@ -8,7 +8,9 @@
 //! installs is there for its later calls, for `bash` too, and goes with its workspace.
 //! *The tenant's wheels come when they are asked for.* Which ones that are only what is in them can say, and nobody opens a wheel outside of
 //! a sandbox: so the installer asks for those that it sees to be missing, gets copies, and is started again, until nothing is missing.
-//! What it asks is a text of the sandbox: it can name wheels of the tenant's own alone, and each once.
+//! What it asks is a text of the sandbox: it can name wheels of the tenant's own alone, and each once. Which of the names are the tenant's is for
+//! [`crate::port::Wheels::copy`] to say: here a name keeps its place whatever the tenant has by now, so that a call that is run again asks for the
+//! same in the same order. What is told are the wheels that came.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -79,11 +81,11 @@ pub(crate) async fn install(cx: &Context, packages: &[String]) -> Result<(), Too
     let mut got = BTreeSet::new();
     let installed = async {
         for turn in 1..=WHEEL_ROUNDS {
-            let names = asked(cx, &cache, &copies, turn - 1, &mut got).await?;
-            if !names.is_empty() {
-                cx.events.progress(Some(told(&names)), None).await?;
+            let names = asked(cx, &copies, turn - 1, &mut got).await?;
+            let copied = cx.wheels.copy(&names, &copies).await?;
+            if !copied.is_empty() {
+                cx.events.progress(Some(told(&copied)), None).await?;
             }
-            cx.wheels.copy(&names, &copies).await?;
             end = run(cx, packages, &cache, &copies, turn).await?;
             if end.exit_code != ASKS {
                 break;
@@ -132,10 +134,9 @@ async fn run(
     }
 }
 
-/// What the installer asks for, as far as it is the tenant's and has not been asked for before.
+/// What the installer asks for, as far as it has not been asked for before. It is not compared with what the tenant has now.
 async fn asked(
     cx: &Context,
-    cache: &[WheelFile],
     copies: &SandboxPath,
     turn: u32,
     got: &mut BTreeSet<String>,
@@ -149,8 +150,7 @@ async fn asked(
         Err(error) => return Err(error),
     };
     let names: Vec<String> = serde_json::from_slice(&content.bytes).unwrap_or_default();
-    let ours = names.into_iter().filter(|name| cache.iter().any(|wheel| wheel.name == *name));
-    Ok(ours.filter(|name| got.insert(name.clone())).take(WHEELS_AT_ONCE as usize).collect())
+    Ok(names.into_iter().filter(|name| got.insert(name.clone())).take(WHEELS_AT_ONCE as usize).collect())
 }
 
 fn told(names: &[String]) -> String {

@@ -26,6 +26,8 @@ wheel("tiny-two", "3.0", tag="cp27-cp27m-win32")
 wheel("tiny-four", "1.0")
 wheel("tiny-four", "2.0", ["no-such-package-here"])
 wheel("humanize", "99.0")
+wheel("tiny-odd", "1.0", ["tiny-four; os_name ~= 'posix'", "tiny-four<2"])
+wheel("python-dateutil", "99.0")
 content = bytearray(open(wheel("tiny-lie", "1.0", text="text = 'the truth'\n"), "rb").read())
 at = content.index(b"the truth")
 content[at:at + 9] = b"the liars"
@@ -60,7 +62,7 @@ async fn with_wheels(host: &Host) -> Result<Client> {
     let session = client.session(json!({})).await?;
     let made = client.run(&session, "python_execute", json!({"code": MAKE})).await?;
     let names = shown(&made, "stdout").as_str().context("names")?;
-    ensure!(names.lines().count() == 8, "{made:#}");
+    ensure!(names.lines().count() == 10, "{made:#}");
     for name in names.lines() {
         let saved = client.run(&session, "save_artifact", json!({"path": name})).await?;
         let id = shown(&saved, "artifact_id").as_str().context("an artifact")?;
@@ -80,19 +82,13 @@ async fn wheels_of_a_tenant_are_installed_in_its_sessions_alone() {
             let session = client.session(json!({})).await?;
             let call = run(client, &session, json!(["tiny-one"]), code).await?;
             ensure!(shown(&call, "result") == "('1.0', '1.0')", "{call:#}");
-            let events = format!("/v1/calls/{}/events", call["id"].as_str().context("an id")?);
-            let events = client.get(&events).await?.expect(200)?;
-            let told: Vec<_> = events["data"]
-                .as_array()
-                .context("events")?
-                .iter()
-                .filter_map(|event| event["message"].as_str())
-                .collect();
+            let events = events(client, &call).await?;
             ensure!(
-                told == [
-                    "1 of the tenant's wheels: tiny_one-1.0-py3-none-any.whl",
-                    "1 of the tenant's wheels: tiny_two-1.0-py3-none-any.whl"
-                ],
+                told(&events)
+                    == [
+                        "1 of the tenant's wheels: tiny_one-1.0-py3-none-any.whl",
+                        "1 of the tenant's wheels: tiny_two-1.0-py3-none-any.whl"
+                    ],
                 "{events:#}"
             );
             ensure!(!events.to_string().contains("call.output"), "no trace of attempts: {events:#}");
@@ -111,6 +107,14 @@ async fn wheels_of_a_tenant_are_installed_in_its_sessions_alone() {
         ensure!(shown(&call, "result") == "'0.9'", "{call:#}");
         let call = run(client, session, json!(["tiny-four"]), "import tiny_four\ntiny_four.version").await?;
         ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        // What nobody can evaluate is uv's to judge.
+        let call =
+            run(client, session, json!(["tiny-odd"]), "import tiny_odd, tiny_four\ntiny_odd.version").await?;
+        ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        // However a project is spelt that the image has in another version.
+        let code = "import python_dateutil\npython_dateutil.version";
+        let call = run(client, session, json!(["Python__DateUtil==99"]), code).await?;
+        ensure!(shown(&call, "result") == "'99.0'", "{call:#}");
         // What the image has comes first.
         let call =
             run(client, session, json!(["humanize>=4"]), "import humanize\nhumanize.__version__").await?;
@@ -121,9 +125,10 @@ async fn wheels_of_a_tenant_are_installed_in_its_sessions_alone() {
         let wheels = client.get("/v1/wheels?limit=100").await?.expect(200)?;
         for wheel in wheels["data"].as_array().context("wheels")? {
             let name = wheel["file_name"].as_str().context("a name")?;
-            let is_used = ["tiny_one-", "tiny_two-0", "tiny_two-1", "tiny_four-"]
-                .iter()
-                .any(|start| name.starts_with(start));
+            let is_used =
+                ["tiny_one-", "tiny_two-0", "tiny_two-1", "tiny_four-", "tiny_odd-", "python_dateutil-"]
+                    .iter()
+                    .any(|start| name.starts_with(start));
             ensure!(wheel["last_used_at"].is_string() == is_used, "{wheel:#}");
         }
         // Nobody else has them, and a tenant no longer what it has deleted.
@@ -184,16 +189,38 @@ async fn a_damaged_wheel_is_named_and_leaves_the_workspace_as_it_was() {
         ] {
             client.run(session, "write_file", json!({"path": script, "content": text})).await?;
         }
-        let request = json!({
-            "packages": ["tiny-huge"], "names": ["tiny-huge"], "wheels": "/opt/toolhost/wheels", "turn": 0, "most": 64,
-            "copies": "/tmp/.toolhost-wheels-x", "cache": [["tiny_huge-1.0-py3-none-any.whl", 1_u64 << 40]],
-        });
-        let command = format!("python3 -X utf8 -c \"$(cat install.py)\" \"$(cat shelf.py)\" 3<<< '{request}'; echo \"exit $?\"; ls -d /tmp/.toolhost-wheels-*");
-        let call = client.bash(session, &command).await?;
+        let install = async |packages: Value, cache: Value| {
+            let request = json!({
+                "packages": packages, "names": packages, "wheels": "/opt/toolhost/wheels", "turn": 0, "most": 64,
+                "copies": "/tmp/.toolhost-wheels-x", "cache": cache,
+            });
+            let command = format!("python3 -X utf8 -c \"$(cat install.py)\" \"$(cat shelf.py)\" 3<<< '{request}'; echo \"exit $?\"; cat /tmp/.toolhost-wheels-*/*");
+            client.bash(session, &command).await
+        };
+        let call = install(json!(["tiny-huge"]), json!([["tiny_huge-1.0-py3-none-any.whl", 1_u64 << 40]])).await?;
         ensure!(shown(&call, "stdout") == "exit 16\n", "{call:#}");
+        // Where older ones are only tried, it is as if there were none: what uv has said is told.
+        let unwanted = json!(["humanize-3.0-py3-none-any.whl", 1_u64 << 40]);
+        let call = install(json!(["humanize", "tiny-nowhere"]), json!([unwanted])).await?;
+        ensure!(shown(&call, "stdout") == "exit 10\n", "{call:#}");
+        ensure!(shown(&call, "stderr").as_str().is_some_and(|said| said.contains("tiny-nowhere")), "{call:#}");
+        let older = json!([unwanted, ["humanize-2.0-py3-none-any.whl", 1_000]]);
+        let call = install(json!(["humanize", "tiny-nowhere"]), older).await?;
+        ensure!(shown(&call, "stdout") == "exit 14\n[\"humanize-2.0-py3-none-any.whl\"]", "{call:#}");
         Ok(())
     })
     .await;
+}
+
+async fn events(client: &Client, call: &Value) -> Result<Value> {
+    let path = format!("/v1/calls/{}/events", call["id"].as_str().context("an id")?);
+    client.get(&path).await?.expect(200)
+}
+
+/// What a call has told of the wheels that came.
+fn told(events: &Value) -> Vec<&str> {
+    let events = events["data"].as_array();
+    events.into_iter().flatten().filter_map(|event| event["message"].as_str()).collect()
 }
 
 /// Code that says when it has begun, and ends when it is told to.
@@ -225,4 +252,57 @@ async fn an_installation_outlives_its_worker() {
         Ok(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_tenant_does_to_its_wheels_does_not_reach_those_that_a_session_has() {
+    Host::test_prepared(async |host| {
+        host.serve(&[])?;
+        host.worker()?;
+        let client = &with_wheels(host).await?;
+        let session = &client.session(json!({})).await?;
+        let arguments = json!({"code": WAITS, "packages": ["tiny-one"]});
+        let call = client.submit(session, "python_execute", arguments).await?;
+        // Both have been copied, and are about to be installed.
+        Follower::new(client, &call).until(|event| event.data.to_string().contains("tiny_two-")).await?;
+        let last = host.processes.len() - 1;
+        host.processes[last].kill();
+        let (one, two) = ("tiny_one-1.0-py3-none-any.whl", "tiny_two-1.0-py3-none-any.whl");
+        ensure!(client.delete(&format!("/v1/wheels/{one}")).await?.status == 204);
+        put(client, one, b"PK\x03\x04 and another".to_vec()).await?.expect(201)?;
+        let wheels = client.get("/v1/wheels?project=tiny-two").await?.expect(200)?;
+        let wheels = wheels["data"].as_array().context("wheels")?;
+        let wheel = wheels.iter().find(|wheel| wheel["file_name"] == two).context("tiny-two")?;
+        // Nothing is read for them either: there are no bytes any more.
+        let sha256 = wheel["sha256"].as_str().context("a hash")?;
+        ensure!(empty(&host.folder().join("artifacts"), sha256)? == 1);
+        host.worker()?;
+        let freed = json!({"tool": "write_file", "arguments": {"path": "go", "content": ""}});
+        client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?.expect(202)?;
+        let call = client.ended(&call).await?;
+        ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
+        ensure!(shown(&call, "result") == "'1.0'" && shown(&call, "stdout") == "begun\n", "{call:#}");
+        let events = events(client, &call).await?;
+        let expected = [one, two].map(|name| format!("1 of the tenant's wheels: {name}"));
+        ensure!(told(&events) == expected, "{events:#}");
+        let wheels = client.get("/v1/wheels?project=tiny-one").await?.expect(200)?;
+        ensure!(wheels["data"][0]["last_used_at"].is_null(), "nobody has used that one: {wheels:#}");
+        Ok(())
+    })
+    .await;
+}
+
+/// Empties the files of an object; how many there were.
+fn empty(folder: &std::path::Path, sha256: &str) -> Result<usize> {
+    let mut emptied = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            emptied += empty(&entry.path(), sha256)?;
+        } else if entry.file_name().to_string_lossy().contains(sha256) {
+            std::fs::write(entry.path(), "")?;
+            emptied += 1;
+        }
+    }
+    Ok(emptied)
 }

@@ -179,6 +179,7 @@ pub fn router(state: ApiState) -> Result<Router, ApiError> {
             + state.config.body_timeout
             + Duration::from_millis(limits::WAIT_MS),
         longest_upload: Duration::from_secs(limits::UPLOAD_S),
+        longest_wheel: Duration::from_secs(limits::WHEEL_PUT_S),
     };
     let (router, _) = operations().split_for_parts();
     Ok(router

@@ -2,7 +2,7 @@
 //!
 //! Spans name routes and ids, never paths, queries, arguments or outputs: a path may hold a file's name.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CACHE_CONTROL;
@@ -118,30 +118,39 @@ pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
 
 /// Refuses what takes too long.
 pub(crate) async fn bound(State(bounds): State<Bounds>, request: Request, next: Next) -> Response {
-    // The handler of an upload bounds the time between two pieces as well.
-    let longest = if is_upload(&request) { bounds.longest_upload } else { bounds.longest };
+    let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str);
+    let longest = bounds.of(request.method(), route);
     match tokio::time::timeout(longest, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::new(Code::RequestTimeout, "The request took too long.").into_response(),
     }
 }
 
-/// Whether the body is files, of any size.
-fn is_upload(request: &Request) -> bool {
-    let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED, MatchedPath::as_str);
-    let takes_files = [
-        "/v1/sessions/{session_id}/files",
-        "/v1/sessions/{session_id}/files/archive",
-        "/v1/wheels/{file_name}",
-    ];
-    matches!(*request.method(), Method::PUT | Method::POST) && takes_files.contains(&route)
-}
-
 /// Bounds of each request.
 #[derive(Clone)]
 pub(crate) struct Bounds {
-    pub(crate) longest: std::time::Duration,
-    pub(crate) longest_upload: std::time::Duration,
+    pub(crate) longest: Duration,
+    /// Where the body is files, of any size.
+    pub(crate) longest_upload: Duration,
+    /// Where it is a wheel.
+    pub(crate) longest_wheel: Duration,
+}
+
+/// Routes whose body is files.
+const TAKES_FILES: [&str; 2] = ["/v1/sessions/{session_id}/files", "/v1/sessions/{session_id}/files/archive"];
+/// The route whose body is a wheel.
+const TAKES_A_WHEEL: &str = "/v1/wheels/{file_name}";
+
+impl Bounds {
+    /// Time of a request. The handlers of those with long bodies bound the time between two pieces as well.
+    fn of(&self, method: &Method, route: &str) -> Duration {
+        let has_body = matches!(*method, Method::PUT | Method::POST);
+        match route {
+            TAKES_A_WHEEL if has_body => self.longest_wheel,
+            _ if has_body && TAKES_FILES.contains(&route) => self.longest_upload,
+            _ => self.longest,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -154,5 +163,25 @@ mod tests {
         let problem = response.extensions().get::<Problem>().expect("a problem");
         assert_eq!(problem.code, Code::Internal);
         assert!(!format!("{problem:?}").contains("secret"));
+    }
+
+    #[test]
+    fn long_bodies_have_time_of_their_own() {
+        let seconds = Duration::from_secs;
+        let bounds = Bounds { longest: seconds(1), longest_upload: seconds(2), longest_wheel: seconds(3) };
+        let document = crate::http::operations().split_for_parts().1;
+        for (route, longest) in
+            TAKES_FILES.map(|route| (route, seconds(2))).into_iter().chain([(TAKES_A_WHEEL, seconds(3))])
+        {
+            assert!(document.paths.paths.contains_key(route), "{route} is a route");
+            assert_eq!(bounds.of(&Method::PUT, route), longest, "{route}");
+            assert_eq!(bounds.of(&Method::POST, route), longest, "{route}");
+            assert_eq!(
+                (bounds.of(&Method::GET, route), bounds.of(&Method::DELETE, route)),
+                (seconds(1), seconds(1))
+            );
+        }
+        assert_eq!(bounds.of(&Method::PUT, "/v1/tenants/{tenant_id}/policy"), seconds(1));
+        assert_eq!(bounds.of(&Method::POST, UNMATCHED), seconds(1));
     }
 }

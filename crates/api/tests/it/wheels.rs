@@ -114,11 +114,18 @@ async fn what_is_no_wheel_is_refused() {
     let answer = String::from_utf8_lossy(&answer);
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("body_too_large"), "{answer}");
 
-    // A client that breaks off leaves nothing.
+    // A client that breaks off leaves nothing, though what has come of it could be one.
+    let under_way = async |count: f64| {
+        let is = async || app.metric("toolhost_http_requests_in_flight") == count;
+        store::testing::until("so many are under way", std::time::Duration::from_secs(30), is).await;
+    };
     let mut stream = tokio::net::TcpStream::connect(address).await.expect("connects");
-    let head = head.replace(&(WHEEL_BYTES + 1).to_string(), "100");
-    stream.write_all(head.as_bytes()).await.expect("writes");
+    let begun = head.replace(&(WHEEL_BYTES + 1).to_string(), "100") + "\x03\x04one";
+    under_way(0.0).await;
+    stream.write_all(begun.as_bytes()).await.expect("writes");
+    under_way(1.0).await;
     drop(stream);
+    under_way(0.0).await;
     assert_eq!(client.get("/v1/wheels").await.expect(200)["data"], json!([]));
 
     let limits = LimitRules { stored_bytes: Some(7), ..LimitRules::default() };

@@ -191,6 +191,19 @@ impl AgentClient {
         Ok(Upload::new(stream, size_bytes, open_ended))
     }
 
+    /// Begins as [`AgentClient::upload`] what may have been written already under this key: [`Upload::is_known`] says it at once then, before
+    /// there is any content.
+    ///
+    /// # Errors
+    /// See [`LinkError`].
+    pub async fn upload_again(&self, request: WriteRequest) -> Result<Upload, LinkError> {
+        let mut upload = self.upload(request).await?;
+        // The agent looks into its journal, and tells its status, as the questions come: behind the later answer there is the earlier one.
+        self.status().await?;
+        upload.look()?;
+        Ok(upload)
+    }
+
     /// Watches a directory: what changes in it once this has returned is told.
     ///
     /// # Errors

@@ -186,7 +186,15 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) async fn next(&self) -> Result<Item, End> {
-        let item = self.inbox.next().await;
+        self.taken(self.inbox.next().await)
+    }
+
+    /// The next item, if it has come.
+    pub(super) fn try_next(&self) -> Option<Result<Item, End>> {
+        self.inbox.try_next().map(|item| self.taken(item))
+    }
+
+    fn taken(&self, item: Result<Item, End>) -> Result<Item, End> {
         if let Ok(Item::Reply(reply)) = &item
             && !matches!(reply, Reply::Attached(_) | Reply::Watching)
         {

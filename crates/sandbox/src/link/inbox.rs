@@ -125,7 +125,8 @@ impl Inbox {
         }
     }
 
-    fn try_next(&self) -> Option<Result<Item, End>> {
+    /// The next item, or how the stream ended, if either has come.
+    pub(super) fn try_next(&self) -> Option<Result<Item, End>> {
         let mut state = self.state();
         match state.items.pop_front() {
             Some(item) => {

@@ -30,6 +30,20 @@ impl Upload {
         Self { stream, size_bytes, open_ended, sent_bytes: 0, known: None }
     }
 
+    /// Whether the agent has answered before it had everything: it has the file under this key already, and needs nothing more of it.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// Takes the agent's answer, if it has come.
+    pub(super) fn look(&mut self) -> Result<(), LinkError> {
+        if let Some(item) = self.stream.try_next() {
+            self.known = Some(answer(item)?);
+        }
+        Ok(())
+    }
+
     /// Sends the next piece. Nothing more is sent of a file that the agent has under this key already.
     ///
     /// # Errors

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use protocol::{
-    Decoder, ExecAttached, ExecRequest, FileStat, Frame, FrameKind, Hello, OperationKey, OperationState,
-    Reply, Request, encode, encode_data,
+    AgentStatus, Decoder, ExecAttached, ExecRequest, FileStat, FileWritten, Frame, FrameKind, Hello,
+    OperationKey, OperationState, Reply, Request, WriteMode, WriteRequest, encode, encode_data,
 };
 use sandbox::{AgentClient, ExecEvent, ExecStream, Link, LinkError, Metrics, Terms};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -115,6 +115,41 @@ pub(crate) fn stat() -> Reply {
         permissions: 0o755,
         version: protocol::FileVersion::default(),
     })
+}
+
+pub(crate) fn status() -> Reply {
+    Reply::Status(AgentStatus {
+        operations: Vec::new(),
+        oom_kills: 0,
+        agent_rss_bytes: 0,
+        memory_bytes: None,
+        processes: 0,
+    })
+}
+
+/// A file of three bytes.
+pub(crate) fn write() -> WriteRequest {
+    WriteRequest {
+        key: OperationKey { owner: "call".to_owned(), operation: 1 },
+        root: "/tmp".to_owned(),
+        path: "a".to_owned(),
+        mode: WriteMode::Overwrite,
+        size_bytes: 3,
+        permissions: None,
+        expected_sha256: None,
+        expected_version: None,
+        open_ended: false,
+    }
+}
+
+pub(crate) fn written() -> FileWritten {
+    FileWritten {
+        created: true,
+        size_bytes: 3,
+        sha256: "ab".to_owned(),
+        permissions: 0o644,
+        version: protocol::FileVersion::default(),
+    }
 }
 
 pub(crate) fn terms() -> Terms {

@@ -359,27 +359,9 @@ async fn a_file_that_the_agent_has_already_is_not_sent_again() {
     let link = bind(dir.path());
     let mut agent = Agent::greeted(dir.path()).await;
     let client = link.agent();
-    let request = WriteRequest {
-        key: OperationKey { owner: "call".to_owned(), operation: 1 },
-        root: "/tmp".to_owned(),
-        path: "a".to_owned(),
-        mode: WriteMode::Overwrite,
-        size_bytes: 3,
-        permissions: None,
-        expected_sha256: None,
-        expected_version: None,
-        open_ended: false,
-    };
-    let mut upload = client.upload(request).await.unwrap();
+    let mut upload = client.upload(write()).await.unwrap();
     let (stream, _) = agent.request().await;
-    let written = protocol::FileWritten {
-        created: true,
-        size_bytes: 3,
-        sha256: "ab".to_owned(),
-        permissions: 0o644,
-        version: protocol::FileVersion::default(),
-    };
-    agent.reply(stream, &Reply::Written(written)).await;
+    agent.reply(stream, &Reply::Written(written())).await;
     agent.send(FrameKind::Close, stream, &[]).await;
     // Behind the answer to another question that one has come.
     let (answered, ()) = tokio::join!(client.stat("/tmp", "x"), async {
@@ -390,6 +372,50 @@ async fn a_file_that_the_agent_has_already_is_not_sent_again() {
     for piece in ["a", "b", "c"] {
         upload.push(Bytes::from_static(piece.as_bytes())).await.unwrap();
     }
+    assert!(upload.is_known());
     assert!(matches!(upload.push(Bytes::from_static(b"d")).await, Err(LinkError::TooLarge)));
     assert_eq!(upload.finish().await.unwrap().size_bytes, 3);
+}
+
+#[tokio::test]
+async fn a_file_that_may_be_there_is_asked_for_before_there_is_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(dir.path());
+    let mut agent = Agent::greeted(dir.path()).await;
+    let client = link.agent();
+    let refused = AgentError { code: ErrorCode::NoSpace, message: "full".to_owned() };
+    for answer in [None, Some(Reply::Written(written())), Some(Reply::Error(refused))] {
+        let (upload, ()) = tokio::join!(client.upload_again(write()), async {
+            let (stream, _) = agent.request().await;
+            if let Some(answer) = &answer {
+                agent.reply(stream, answer).await;
+                agent.send(FrameKind::Close, stream, &[]).await;
+            }
+            let (stream, asked) = agent.request().await;
+            assert!(matches!(asked, Request::Status));
+            agent.reply(stream, &status()).await;
+            agent.send(FrameKind::Close, stream, &[]).await;
+        });
+        match answer {
+            Some(Reply::Written(_)) => {
+                let upload = upload.unwrap();
+                assert!(upload.is_known());
+                assert_eq!(upload.finish().await.unwrap().sha256, "ab");
+            }
+            Some(_) => assert!(matches!(upload, Err(LinkError::Agent(_)))),
+            None => {
+                // What is not there is written as ever.
+                let mut upload = upload.unwrap();
+                assert!(!upload.is_known());
+                upload.push(Bytes::from_static(b"abc")).await.unwrap();
+                let (finished, ()) = tokio::join!(upload.finish(), async {
+                    let content = agent.next().await.unwrap();
+                    assert_eq!(&protocol::decode_data(content.payload).unwrap().2[..], b"abc");
+                    assert_eq!(agent.next().await.unwrap().kind, FrameKind::Close);
+                    agent.reply(content.stream, &Reply::Written(written())).await;
+                });
+                assert_eq!(finished.unwrap().size_bytes, 3);
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@ import sys
 
 sys.path[:] = [place for place in sys.path if place]
 sys.dont_write_bytecode = True
-import fcntl, glob, json, os, shutil, site, subprocess, tempfile, time
+import fcntl, glob, json, os, re, shutil, site, subprocess, tempfile, time
 from importlib import metadata
 
 with os.fdopen(3, "rb") as file:
@@ -17,13 +17,29 @@ target = site.getusersitepackages()
 sys.path.insert(0, target)
 
 
+def canonical(name):
+    """The one form of a project's name (PEP 503): names are compared in no other."""
+    return re.sub("[-_.]+", "-", name).lower()
+
+
+def holds(requirement, extras=()):
+    """Whether a requirement is one here. With a marker that cannot be evaluated it is: what that means is for uv to say."""
+    if requirement.marker is None:
+        return True
+    try:
+        return any(requirement.marker.evaluate({"extra": extra}) for extra in extras or [""])
+    # Markers are anybody's words: what evaluating one can raise is as long as the library.
+    except Exception:
+        return True
+
+
 def is_there(text):
     try:
         from packaging.requirements import Requirement
     except ImportError:
         return False
     requirement = Requirement(text)
-    if requirement.marker is not None and not requirement.marker.evaluate():
+    if not holds(requirement):
         return True
     try:
         version = metadata.version(requirement.name)
@@ -75,8 +91,8 @@ def put_back():
 
 
 # What the image has need not be found again; what is named here is looked for all the same.
-named = {package.replace("_", "-").replace(".", "-").lower() for package in request["names"]}
-present = sorted({d.metadata["Name"].replace("_", "-").replace(".", "-").lower() for d in metadata.distributions() if d.metadata["Name"]})
+named = {canonical(package) for package in request["names"]}
+present = sorted({canonical(found.metadata["Name"]) for found in metadata.distributions() if found.metadata["Name"]})
 copies, cache, turn = request.get("copies"), request.get("cache"), request.get("turn", 0)
 shelf = None
 # Calls that were cut off leave their copies; none lasts that long.
@@ -101,16 +117,31 @@ def give_up(code, said):
     sys.exit(code)
 
 
+def fitting(asks, room):
+    """Those of them that there is room for."""
+    fit = []
+    for name, size in asks:
+        if size <= room:
+            fit.append((name, size))
+            room -= size
+    return fit
+
+
 def ask(older=False):
     """Ends this run when there are wheels to get."""
     try:
-        asks = shelf.asks(wanted, older)[:request["most"]] if shelf else []
+        asks = shelf.asks(wanted, older) if shelf else []
     except Damaged as error:
         give_up(15, f"a wheel of the cache is damaged: {error}")
+    # What is in them needs room as well, before it is in its place.
+    free = shutil.disk_usage("/tmp").free
+    if older:
+        # They are tried because uv has failed: where they do not fit, its reason is the one to tell.
+        asks = fitting(asks, free // 2)
+    asks = asks[:request["most"]]
     if not asks:
         return
-    needed, free = sum(size for _, size in asks), shutil.disk_usage("/tmp").free
-    # What is in them needs room as well, before it is in its place.
+    needed = sum(size for _, size in asks)
     if 2 * needed > free:
         give_up(16, f"{len(asks)} wheels have {needed} bytes, and unpacked more; /tmp has {free} bytes left")
     put_back()

@@ -1,11 +1,12 @@
 # Says which wheels of the tenant's cache an installation needs: where its requirements lead, by the wheels that are at hand. Of each project
 # the newest wheel that fits is asked for, and older ones only when what is at hand cannot be installed.
+# It is run within the installer, whose `canonical` and `holds` it uses.
 import glob, json, os, zipfile
 from email.parser import HeaderParser
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import sys_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 METADATA_BYTES = 1 << 20
 OLDER = 3
@@ -58,19 +59,17 @@ class Shelf:
     def needed(self, wanted, hand):
         """Projects where the requirements lead, as far as that can be seen, with what is asked of their versions."""
         needed, seen = {}, set()
-        ways = [Requirement(text) for text in wanted]
-        ways = [way for way in ways if way.marker is None or way.marker.evaluate()]
+        ways = [way for way in map(Requirement, wanted) if holds(way)]
         while ways:
             way = ways.pop()
-            name, extras = canonicalize_name(way.name), frozenset(way.extras)
+            name, extras = canonical(way.name), frozenset(way.extras)
             needed[name] = needed.get(name, SpecifierSet()) & way.specifier
             fitting = [wheel for wheel in hand.get(name, ()) if needed[name].contains(wheel[0], prereleases=True)]
             if not fitting or (fitting[0][3], extras) in seen:
                 continue
             seen.add((fitting[0][3], extras))
             for next_one in self.requires(fitting[0][3]):
-                holds = next_one.marker is None or any(next_one.marker.evaluate({"extra": extra}) for extra in extras or {""})
-                if holds and canonicalize_name(next_one.name) not in self.present:
+                if holds(next_one, extras) and canonical(next_one.name) not in self.present:
                     ways.append(next_one)
         return needed
 

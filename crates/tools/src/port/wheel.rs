@@ -20,8 +20,10 @@ pub trait Wheels: Send + Sync {
     /// All of them, by name.
     async fn list(&self) -> Result<Vec<WheelFile>, ToolError>;
 
-    /// Copies these into a folder of the sandbox, each at most once and whole. One that is there no more is left out. It takes
+    /// Copies these into a folder of the sandbox, each at most once and whole. What is no wheel of the tenant's, or no more, is left out. It takes
     /// [`domain::limits::WHEELS_AT_ONCE`] numbers of operations whatever it is asked for, and copies no more than that: what a tool finds
-    /// to ask for may be gone when its code is run again.
-    async fn copy(&self, names: &[String], folder: &SandboxPath) -> Result<(), ToolError>;
+    /// to ask for may be gone when its code is run again. Each name has the number of its place, whether there is a wheel for it or not.
+    ///
+    /// The wheels that came; none when all of them came for a run of the call before, which has said so already.
+    async fn copy(&self, names: &[String], folder: &SandboxPath) -> Result<Vec<String>, ToolError>;
 }

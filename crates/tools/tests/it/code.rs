@@ -269,6 +269,43 @@ async fn the_tenants_wheels_come_as_they_are_asked_for() {
     assert_eq!(format!("{}/{}", removals[0].path.root, removals[0].path.relative), folder);
 }
 
+/// The second worker finds the tenant with other wheels, the third the same as the second.
+#[tokio::test]
+async fn a_wheel_has_the_same_number_whenever_the_call_is_run() {
+    let folder = format!("/tmp/.toolhost-wheels-{}", CallId::from_uuid(Uuid::from_u128(1)));
+    let [one, two, three] =
+        ["one-1.0-py3-none-any.whl", "two-1.0-py3-none-any.whl", "three-1.0-py3-none-any.whl"];
+    let mut world = World::new()
+        .with_wheel(one, b"1")
+        .with_wheel(two, b"2")
+        .with_file(&folder, b"")
+        .with_file(&format!("{folder}/asked-0"), json!([one, two, three, one]).to_string().as_bytes())
+        .with_file(&format!("{folder}/asked-1"), json!([three, two]).to_string().as_bytes());
+    let ended = |code| Ok(CommandOutcome::Ended(exited(code, "", "")));
+    let arguments = json!({"code": "1", "packages": ["one"]});
+    for run in 0..3 {
+        if run == 1 {
+            world.wheels.lock().expect("no test panicked").retain(|(name, _)| name != one);
+            world = world.with_wheel(three, b"3");
+        }
+        for code in [14, 14, 0, 0] {
+            world = world.with_outcome(ended(code));
+        }
+        world.call("python_execute", arguments.clone()).await.expect("it ran");
+    }
+    let copied = world.copied.lock().expect("no test panicked");
+    let numbers: Vec<_> = copied.iter().map(|(number, name)| (*number, name.as_str())).collect();
+    assert_eq!(numbers, [(0, one), (1, two), (2, three)]);
+    let told = world.told.lock().expect("no test panicked");
+    // In the second run one of a round is new: nobody has told of that round as it is now.
+    let [first, second] = [[one, two], [two, three]].map(|names| names.join(", "));
+    assert_eq!(
+        *told,
+        [first, second].map(|names| format!("2 of the tenant's wheels: {names}")),
+        "each is told of when it came"
+    );
+}
+
 #[tokio::test]
 async fn an_installation_without_the_tenants_wheels_asks_for_none() {
     let world = World::new().with_wheel("one-1.0-py3-none-any.whl", b"1");

@@ -3,7 +3,7 @@
 
 mod ports;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -63,9 +63,12 @@ pub struct World {
     pub rests: Mutex<u32>,
     pub calls: Mutex<HashMap<CallId, CallStatus>>,
     pub artifacts: Mutex<Vec<(Artifact, Bytes)>>,
-    /// The tenant's wheels, and which were asked for, time by time.
+    /// The tenant's wheels, and which of them came, time by time.
     pub wheels: Mutex<Vec<(String, Bytes)>>,
     pub copies: Mutex<Vec<Vec<String>>>,
+    /// What was copied under which number of an operation: the agent's journal, which outlives a run of the call.
+    pub copied: Mutex<BTreeMap<u32, String>>,
+    pub next_operation: Mutex<u32>,
     /// What the call has said of how far it is.
     pub told: Mutex<Vec<String>>,
 }
@@ -144,6 +147,7 @@ impl World {
         tool: &str,
         arguments: serde_json::Value,
     ) -> Result<Finished, ToolError> {
+        *self.next_operation.lock().unwrap() = 0;
         let catalog = Catalog::standard();
         let admitted = catalog.admit(tool, arguments).expect("admitted");
         catalog.run(admitted.tool, &self.context(30_000), admitted.arguments).await

@@ -5,6 +5,9 @@
 //! They go in as files of the sandbox's user, piece by piece, and by the hash that the agent tells they are what was put. The tool's user
 //! could change its copies: what it then installs is what it could have installed by itself. Nothing comes back the other way: what a
 //! session has built could be anything, and would run in others.
+//!
+//! In a call that is run again the agent's journal answers for what was copied before. That answer is of the wheel that had the name then, and is not
+//! compared with the row of today: the tenant may have put another one since. So whoever runs a call again asks before anything is read.
 
 use async_trait::async_trait;
 use domain::limits::WHEELS_AT_ONCE;
@@ -33,27 +36,51 @@ impl Wheels for CallPorts {
         Ok(listed.into_iter().map(file).collect())
     }
 
-    async fn copy(&self, names: &[String], folder: &SandboxPath) -> Result<(), ToolError> {
+    async fn copy(&self, names: &[String], folder: &SandboxPath) -> Result<Vec<String>, ToolError> {
         let first = self.next_operation.fetch_add(WHEELS_AT_ONCE, Ordering::Relaxed);
         let (tenure, context) = (&self.facts.tenure, context_of(self.facts.call.tenant_id));
-        let mut copied = Vec::new();
-        for (operation, name) in (first..first + WHEELS_AT_ONCE).zip(names) {
-            let Ok(name) = name.parse::<WheelName>() else { continue };
+        // What came in this run is news: of a round that came in one before this, that one has told.
+        let (mut came, mut used, mut is_news) = (Vec::new(), Vec::new(), !self.is_run_again());
+        for (operation, text) in (first..first + WHEELS_AT_ONCE).zip(names) {
+            let Ok(name) = text.parse::<WheelName>() else { continue };
+            // Only by the name that was told: another spelling is another number for the same file.
+            if name.as_str() != text {
+                continue;
+            }
             let wheel = match tenure.write(|| tenure.store().get_wheel(&context, &name)).await {
                 Ok(wheel) => wheel,
                 Err(Unwritten::Refused(StoreError::NotFound { .. })) => continue,
                 Err(error) => return Err(self.not_stored(error)),
             };
             let key = OperationKey { owner: self.facts.call.id.to_string(), operation };
-            self.copy_wheel(key, &wheel, folder).await?;
-            copied.push(wheel.id);
+            match self.copy_wheel(key, &wheel, folder).await? {
+                Sent::Now(_) => is_news = true,
+                // Another wheel of this name was copied, and this one is not used.
+                Sent::Before(before) if before.sha256 != wheel.sha256 => {
+                    came.push(name.to_string());
+                    continue;
+                }
+                Sent::Before(_) => {}
+            }
+            came.push(name.to_string());
+            used.push(wheel.id);
+        }
+        if came.is_empty() || !is_news {
+            return Ok(Vec::new());
         }
         // When it was used is for people; nothing depends on it.
-        if let Err(error) = tenure.store().wheels_used(&context, &copied).await {
+        if let Err(error) = tenure.store().wheels_used(&context, &used).await {
             tracing::debug!(call = %self.facts.call.id, %error, "the use of wheels is not noted");
         }
-        Ok(())
+        Ok(came)
     }
+}
+
+/// A copy that is in its place.
+enum Sent {
+    Now(FileWritten),
+    /// It was there, mostly by a run of the call before this one: of the wheel that had the name then.
+    Before(FileWritten),
 }
 
 impl CallPorts {
@@ -62,7 +89,7 @@ impl CallPorts {
         key: OperationKey,
         wheel: &Wheel,
         folder: &SandboxPath,
-    ) -> Result<(), ToolError> {
+    ) -> Result<Sent, ToolError> {
         self.begin().await?;
         let request = WriteRequest {
             key,
@@ -75,10 +102,11 @@ impl CallPorts {
             expected_version: None,
             open_ended: false,
         };
-        let written = self.ask(|| self.send_wheel(request.clone(), wheel)).await?;
-        let written = written.map_err(|error| self.not_stored(Unwritten::Refused(error)))?;
-        if written.sha256 == wheel.sha256 {
-            return Ok(());
+        let sent = self.ask(|| self.send_wheel(request.clone(), wheel)).await?;
+        let sent = sent.map_err(|error| self.not_stored(Unwritten::Refused(error)))?;
+        match &sent {
+            Sent::Now(written) if written.sha256 != wheel.sha256 => {}
+            Sent::Now(_) | Sent::Before(_) => return Ok(sent),
         }
         tracing::error!(call = %self.facts.call.id, wheel = %wheel.id, "the object store has other bytes than were put");
         let message =
@@ -91,12 +119,20 @@ impl CallPorts {
         &self,
         request: WriteRequest,
         wheel: &Wheel,
-    ) -> Result<Result<FileWritten, StoreError>, LinkError> {
+    ) -> Result<Result<Sent, StoreError>, LinkError> {
+        let agent = self.serving.sandbox.agent();
+        let mut upload = if self.is_run_again() {
+            agent.upload_again(request).await?
+        } else {
+            agent.upload(request).await?
+        };
+        if upload.is_known() {
+            return upload.finish().await.map(|written| Ok(Sent::Before(written)));
+        }
         let mut content = match self.facts.tenure.store().wheel_content(wheel).await {
             Ok(content) => content,
             Err(error) => return Ok(Err(error)),
         };
-        let mut upload = self.serving.sandbox.agent().upload(request).await?;
         let mut sent_bytes = 0;
         while let Some(piece) = content.next().await {
             match piece {
@@ -106,11 +142,14 @@ impl CallPorts {
                 }
                 Err(error) => return Ok(Err(error)),
             }
+            if upload.is_known() {
+                return upload.finish().await.map(|written| Ok(Sent::Before(written)));
+            }
         }
         if sent_bytes < wheel.size_bytes {
             let source = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
             return Ok(Err(StoreError::Storage { operation: "read wheel", source: Box::new(source) }));
         }
-        upload.finish().await.map(Ok)
+        upload.finish().await.map(|written| Ok(Sent::Now(written)))
     }
 }

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use domain::event::OutputPiece;
+use domain::limits::WHEELS_AT_ONCE;
 use domain::{
     Artifact, ArtifactId, CallId, CallStatus, Code, SessionId, Shell, ShellId, ShellStatus, StreamName,
     TenantId,
@@ -291,14 +292,31 @@ impl Wheels for World {
         Ok(wheels.iter().map(file).collect())
     }
 
-    async fn copy(&self, names: &[String], folder: &SandboxPath) -> Result<(), ToolError> {
-        self.copies.lock().unwrap().push(names.to_vec());
-        let wheels = self.wheels.lock().unwrap();
-        for (name, content) in wheels.iter().filter(|(name, _)| names.contains(name)) {
-            let path = SandboxPath { root: folder.root, relative: format!("{}/{name}", folder.relative) };
-            self.files.lock().unwrap().insert(place(&path), content.to_vec());
+    /// With numbers as the worker gives them.
+    async fn copy(&self, names: &[String], folder: &SandboxPath) -> Result<Vec<String>, ToolError> {
+        let mut next = self.next_operation.lock().unwrap();
+        let first = *next;
+        *next += WHEELS_AT_ONCE;
+        let (mut came, mut is_news) = (Vec::new(), false);
+        for (operation, name) in (first..*next).zip(names) {
+            let wheels = self.wheels.lock().unwrap();
+            let Some((_, content)) = wheels.iter().find(|(known, _)| known == name) else { continue };
+            let mut copied = self.copied.lock().unwrap();
+            match copied.get(&operation) {
+                Some(before) => assert_eq!(before, name, "the number of another wheel"),
+                None => {
+                    let relative = format!("{}/{name}", folder.relative);
+                    let path = SandboxPath { root: folder.root, relative };
+                    self.files.lock().unwrap().insert(place(&path), content.to_vec());
+                    copied.insert(operation, name.clone());
+                    is_news = true;
+                }
+            }
+            came.push(name.clone());
         }
-        Ok(())
+        let came = if is_news { came } else { Vec::new() };
+        self.copies.lock().unwrap().push(came.clone());
+        Ok(came)
     }
 }
 
