@@ -247,3 +247,4 @@ const asVariables = ({ specifiers, source }) => {
   if (!all) return named.length ? `${kind} { ${names} } = ${module};` : `${module};`;
   return `${kind} ${all.local.name} = ${module};` + (named.length ? ` ${kind} { ${names} } = ${all.local.name};` : '');
 };
+say('r');
