@@ -125,7 +125,7 @@ impl Tool for NodeExecute {
             where they may be declared again; files always do. The default timeout is 60 s, at \
             most 600 s (`timeout_ms`). Long output is shortened in the middle.",
         toolkit: "code",
-        version: "1.2.0",
+        version: "1.3.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
         annotations: Annotations { read_only: false, destructive: true, idempotent: false, open_world: true },
@@ -183,7 +183,7 @@ impl Tool for NodeExecute {
         let command = Command {
             terminal: None,
             program: Program::Interpreter {
-                argv: ["node", "-e", NODE].map(str::to_owned).to_vec(),
+                argv: ["node", "--expose-internals", "-e", NODE].map(str::to_owned).to_vec(),
                 request,
             },
             cwd: command::cwd("node_execute", input.cwd.as_deref())?,
