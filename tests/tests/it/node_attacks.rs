@@ -76,8 +76,9 @@ async fn what_javascript_leaves_behind_reaches_no_other_interpreter() {
                 ensure!(structured(&call, "stdout") == "1\n" && structured(&call, "result") == "2", "{call:#}");
             }
         }
-        // Programs that code starts have 0, 1 and 2 only.
-        let descriptors = "const child = require('child_process').spawn('cat', { stdio: ['pipe', 'inherit', 'inherit'] })\n\
+        // Programs that code starts have 0, 1 and 2 only. One that has answered opens nothing any more to begin.
+        let descriptors = "const child = require('child_process').spawn('cat', { stdio: ['pipe', 'pipe', 'inherit'] })\n\
+            child.stdin.write('x'); await require('events').once(child.stdout, 'data')\n\
             const seen = require('fs').readdirSync(`/proc/${child.pid}/fd`); child.stdin.end(); seen";
         let call = node(&client, &session, "clean", descriptors).await?;
         ensure!(structured(&call, "result") == "[ '0', '1', '2' ]", "{call:#}");
