@@ -29,6 +29,8 @@ mod named_shells;
 mod nasty_paths;
 mod node_attacks;
 mod node_contexts;
+mod node_imports;
+mod node_starts;
 mod operations;
 mod operators;
 mod own_image;

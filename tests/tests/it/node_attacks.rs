@@ -1,16 +1,10 @@
 //! What code may try against the interpreter of its own context of JavaScript, and what that does to others.
 
-use anyhow::{Result, ensure};
-use serde_json::{Value, json};
-use tests::{Client, Host};
+use anyhow::ensure;
+use serde_json::json;
+use tests::Host;
 
-async fn node(client: &Client, session: &str, context: &str, code: &str) -> Result<Value> {
-    client.run(session, "node_execute", json!({"code": code, "context": context})).await
-}
-
-fn structured<'a>(call: &'a Value, field: &str) -> &'a Value {
-    &call["result"]["structured"][field]
-}
+use crate::node_contexts::{node, structured};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn code_that_meddles_with_its_interpreter_breaks_its_own_context_alone() {
@@ -39,18 +33,26 @@ async fn code_that_meddles_with_its_interpreter_breaks_its_own_context_alone() {
             let call = node(&client, &session, "other", "kept").await?;
             ensure!(structured(&call, "result") == "1", "{code}: {call:#}");
         }
-        // One that takes what is said to its interpreter holds its own calls up for their time and no longer.
-        node(&client, &session, "main", "require('fs').closeSync(3)").await?;
-        let call = node(&client, &session, "main", "1").await?;
-        ensure!(call["status"] == "failed" || structured(&call, "result") == "1", "{call:#}");
-        let body = json!({"tool": "node_execute", "timeout_ms": 1000,
-            "arguments": {"code": "process.kill(process.ppid, 'SIGSTOP'); for (;;) {}", "context": "main"}});
-        let call = client.submit_with(&session, body).await?;
-        let call = client.ended(&call).await?;
-        ensure!(
-            call["status"] == "timed_out" && structured(&call, "context")["lost"] == "timeout",
-            "{call:#}"
-        );
+        // One that closes where it is told what to run can be told nothing.
+        let call = node(&client, &session, "main", "require('fs').closeSync(3); let x = 1").await?;
+        ensure!(call["status"] == "succeeded", "{call:#}");
+        let call = node(&client, &session, "main", "x").await?;
+        ensure!(call["status"] == "failed" && call["error"]["code"] == "interpreter_died", "{call:#}");
+        // One that does not listen there, or stops its launcher, holds its own calls up for their time and no longer.
+        let deaf = "process._getActiveHandles().find((one) => one._handle?.fd === 3).pause(); setInterval(() => {}, 1 << 30); 'deaf'";
+        let call = node(&client, &session, "main", deaf).await?;
+        ensure!(structured(&call, "result") == "'deaf'", "{call:#}");
+        for code in ["1", "process.kill(process.ppid, 'SIGSTOP'); for (;;) {}"] {
+            let body = json!({"tool": "node_execute", "timeout_ms": 1000, "arguments": {"code": code, "context": "main"}});
+            let call = client.submit_with(&session, body).await?;
+            let call = client.ended(&call).await?;
+            ensure!(
+                call["status"] == "timed_out" && structured(&call, "context")["lost"] == "timeout",
+                "{code}: {call:#}"
+            );
+        }
+        let call = node(&client, &session, "main", "typeof x").await?;
+        ensure!(structured(&call, "result") == "'undefined'", "{call:#}");
         Ok(())
     })
     .await;
@@ -61,7 +63,7 @@ async fn what_javascript_leaves_behind_reaches_no_other_interpreter() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;
         let session = client.session(json!({})).await?;
-        // Files that stand in for modules of the carrier and of Node.js, patched globals, and whatever descriptor there is.
+        // Files that stand in for modules of the launcher and of Node.js, patched globals, and whatever descriptor there is.
         let poison = "const fs = require('fs')\nfor (const name of ['json', 'socket', 'select', 'fcntl']) fs.writeFileSync(name + '.py', 'raise SystemExit(9)')\n\
             fs.writeFileSync('inspector.js', 'process.exit(9)')\nconsole.log = null; process.stdout.write = null; JSON.stringify = null; Array.prototype.push = null\n\
             for (let fd = 6; fd < 300; fd++) try { fs.writeSync(fd, 'd\\0') } catch {}\n\
@@ -74,8 +76,9 @@ async fn what_javascript_leaves_behind_reaches_no_other_interpreter() {
                 ensure!(structured(&call, "stdout") == "1\n" && structured(&call, "result") == "2", "{call:#}");
             }
         }
-        // Programs that code starts have 0, 1 and 2 only.
-        let descriptors = "const child = require('child_process').spawn('cat', { stdio: ['pipe', 'inherit', 'inherit'] })\n\
+        // Programs that code starts have 0, 1 and 2 only. One that has answered opens nothing any more to begin.
+        let descriptors = "const child = require('child_process').spawn('cat', { stdio: ['pipe', 'pipe', 'inherit'] })\n\
+            child.stdin.write('x'); await require('events').once(child.stdout, 'data')\n\
             const seen = require('fs').readdirSync(`/proc/${child.pid}/fd`); child.stdin.end(); seen";
         let call = node(&client, &session, "clean", descriptors).await?;
         ensure!(structured(&call, "result") == "[ '0', '1', '2' ]", "{call:#}");

@@ -1,18 +1,19 @@
-//! Contexts of JavaScript: state that lasts, output that is a call's own, interrupts, ends, and what code may try against its interpreter.
+//! Contexts of JavaScript: state that lasts, output that is a call's own, interrupts and ends. What code may try against its interpreter is in
+//! `node_attacks.rs`, what it imports and declares in `node_imports.rs`, and starts that fail in `node_starts.rs`.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::{Client, Follower, Host};
 
-async fn node(client: &Client, session: &str, context: &str, code: &str) -> Result<Value> {
+pub(crate) async fn node(client: &Client, session: &str, context: &str, code: &str) -> Result<Value> {
     client.run(session, "node_execute", json!({"code": code, "context": context})).await
 }
 
-fn structured<'a>(call: &'a Value, field: &str) -> &'a Value {
+pub(crate) fn structured<'a>(call: &'a Value, field: &str) -> &'a Value {
     &call["result"]["structured"][field]
 }
 
-fn is_result(call: &Value, result: &str) -> Result<()> {
+pub(crate) fn is_result(call: &Value, result: &str) -> Result<()> {
     ensure!(call["status"] == "succeeded" && structured(call, "result") == result, "{result}: {call:#}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-// Follows `node_shown.js`, as `node -e`: waits for one request, runs it, and leaves a report where the request was.
+// Follows `node_shown.js`, as `node --expose-internals -e`: waits for one request, runs it, and leaves a report where the request was.
 const word = Buffer.alloc(1);
 try { if (fs.readSync(4, word) === 0) process.exit(1); } catch (error) { if (error.code !== 'EBADF') process.exit(1); }
 const size = fs.fstatSync(3).size, bytes = Buffer.alloc(size);
@@ -29,7 +29,8 @@ process.argv = [process.argv[0], file, ...request.args];
 async function run() {
   let script;
   try {
-    script = new vm.Script(source, { filename: 'code.js', importModuleDynamically: (name) => import(name.startsWith('.') ? pathToFileURL(path.resolve(request.cwd, name)).href : name) });
+    script = new vm.Script(source, { filename: 'code.js' });
+    if (/\bimport\b/.test(source)) script = new vm.Script(withImports(), { filename: 'code.js' });
   } catch (error) {
     if (!(error instanceof SyntaxError) || !/\b(import|export|await)\b/.test(source)) throw error;
     return show(await asModule(error));
@@ -39,12 +40,23 @@ async function run() {
   show(await script.runInThisContext());
 }
 
+// A script whose `import(…)` is the place's.
+function withImports() {
+  const edits = [];
+  try {
+    visited(parserOf().parse(source, { ecmaVersion: 'latest', allowHashBang: true }), ({ type, start }) => {
+      if (type === 'ImportExpression') edits.push([start, start + 6, HELPER]);
+    });
+  } catch {}
+  hidden(HELPER, importsOf(file));
+  return edited(source, edits);
+}
+
 // What only a module may have: import, export, await. Its last expression becomes an export, where the parser is at hand.
 async function asModule(original) {
   let text = source;
   try {
-    const acorn = require('/usr/share/nodejs/acorn');
-    const tree = acorn.parse(source, { ecmaVersion: 'latest', sourceType: 'module', allowAwaitOutsideFunction: true });
+    const tree = parserOf().parse(source, { ecmaVersion: 'latest', sourceType: 'module', allowAwaitOutsideFunction: true });
     const last = tree.body[tree.body.length - 1];
     if (last?.type === 'ExpressionStatement') {
       const { start, end } = last.expression;

@@ -5,18 +5,15 @@
 // last expression is known. Only while it has not yet waited for anything can it be interrupted by a signal; this says when that is.
 const { AsyncLocalStorage } = require('async_hooks'), { Socket } = require('net'), { Writable } = require('stream'), { Session } = require('inspector');
 const { isPromise } = util.types, { readSync } = fs, { ReadStream } = fs;
-process.execArgv = [];
 const session = new Session();
 session.connect();
 const post = session.post.bind(session);
-const acorn = require('internal/deps/acorn/acorn/dist/acorn');
+const parser = parserOf(), describe = Object.getOwnPropertyDescriptor;
 const streams = [process.stdout, process.stderr], push = Writable.prototype.write;
 const say = (text) => {
   const data = Buffer.from(text + '\n', 'utf8');
   for (let at = 0; at < data.length;) at += write(4, data, at);
 };
-
-const hidden = (name, value) => Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
 
 // A value that the debugger names by a number of its own.
 let received, receiver;
@@ -32,7 +29,7 @@ const valueOf = (remote) => {
   return received;
 };
 
-let running, runs = 0, local, stdin;
+let running, runs = 0, local, load, stdin;
 begin({});
 Object.defineProperty(process, 'stdin', {
   configurable: true, enumerable: true,
@@ -145,6 +142,7 @@ const start = (token, asked) => {
     if (asked.cwd !== null) process.chdir(asked.cwd);
     const file = path.join(process.cwd(), 'code.js');
     local = createRequire(file);
+    load = importsOf(file);
     Object.assign(globalThis, { require: local, __filename: file, __dirname: path.dirname(file) });
     process.argv = [process.argv[0], file, ...asked.args];
   } catch (error) {
@@ -174,18 +172,25 @@ new Socket({ fd: 3, readable: true, writable: false }).setEncoding('utf8').on('d
 }).on('close', () => process.reallyExit(0));
 
 // `import` and `export` are a module's, and what runs here is none: they become what a script can say.
-const HELPER = '__toolhost_import';
-const imported = async (name, more) => {
-  const where = /^\.{0,2}\//.test(String(name)) ? pathToFileURL(path.resolve(String(name))).href : name;
-  const names = Array.isArray(more) ? more : [], module = await (more && more !== names ? import(where, more) : import(where));
+const imported = async (name, options, names = []) => {
+  const module = await load(name, options);
   for (const one of names) if (!(one in module)) throw new SyntaxError(`The requested module '${name}' does not provide an export named '${one}'`);
   return module;
 };
 Object.defineProperty(imported, 'meta', { get: () => ({ url: pathToFileURL(__filename).href, filename: __filename, dirname: __dirname }) });
 hidden(HELPER, imported);
 // What is declared at the top may be declared again by a later run, in whatever way: `let` again as `let`, which `const` and `class` become, and what
-// was a `var` or a function again as `var`. Which it was is kept here.
-const kinds = new Map();
+// was a `var` or a function again as `var`. Which it was V8 knows: a declaration that it refused has made nothing, and one in a block may have.
+const kindsNow = () => {
+  let lexical;
+  post('Runtime.globalLexicalScopeNames', {}, (error, answer) => { lexical = new Set(answer?.names); });
+  return (name) => {
+    if (lexical.has(name)) return 'let';
+    const { configurable = true, writable } = describe(globalThis, name) ?? {};
+    return !configurable && writable ? 'var' : undefined;
+  };
+};
+let known;
 const namesIn = (pattern) => {
   switch (pattern?.type) {
     case 'Identifier': return [pattern.name];
@@ -196,11 +201,7 @@ const namesIn = (pattern) => {
     default: return [];
   }
 };
-const kindOf = (names, wanted) => {
-  const kind = names.map((name) => kinds.get(name)).find((kind) => kind !== undefined) ?? wanted;
-  for (const name of names) kinds.set(name, kind);
-  return kind;
-};
+const kindOf = (names, wanted) => names.map(known).find((kind) => kind !== undefined) ?? wanted;
 const declared = ({ type, start, end, kind, id, declarations }) => {
   if (type === 'VariableDeclaration') {
     const now = kindOf(declarations.flatMap((one) => namesIn(one.id)), kind === 'var' ? 'var' : 'let');
@@ -211,30 +212,32 @@ const declared = ({ type, start, end, kind, id, declarations }) => {
   return [];
 };
 const asScript = (source) => {
-  const tree = acorn.parse(source, { ecmaVersion: 'latest', allowAwaitOutsideFunction: true, allowImportExportEverywhere: true, allowHashBang: true });
+  const tree = parser.parse(source, { ecmaVersion: 'latest', allowAwaitOutsideFunction: true, allowImportExportEverywhere: true, allowHashBang: true });
   const edits = [];
-  const visit = (node, within) => {
+  known = kindsNow();
+  visited(tree, (node) => {
     if (node.type === 'ImportExpression') edits.push([node.start, node.start + 6, HELPER]);
     if (node.type === 'MetaProperty' && node.meta.name === 'import') edits.push([node.start, node.end, HELPER + '.meta']);
-    if (node.type === 'VariableDeclaration' && node.kind === 'var' && within) kindOf(node.declarations.flatMap((one) => namesIn(one.id)), 'var');
-    const below = /Function|Class/.test(node.type) ? false : within ?? (node === tree ? undefined : true);
-    for (const child of Object.values(node).flat()) if (typeof child?.type === 'string') visit(child, below);
-  };
-  visit(tree);
+  });
   for (const node of tree.body) {
     const replace = (text) => edits.push([node.start, node.end, text + '\n'.repeat(source.slice(node.start, node.end).split('\n').length - 1)]);
-    if (node.type === 'ImportDeclaration') replace(asVariables(node));
-    else if (node.type === 'ExportAllDeclaration') replace(`await ${HELPER}(${node.source.raw});`);
-    else if (node.type === 'ExportNamedDeclaration' && !node.declaration) replace(node.source ? `await ${HELPER}(${node.source.raw});` : '');
+    if (node.type === 'ImportDeclaration') replace(asVariables(node, source));
+    else if (node.type === 'ExportAllDeclaration') replace(`await ${HELPER}(${importOf(node, source)});`);
+    else if (node.type === 'ExportNamedDeclaration' && !node.declaration) replace(node.source ? `await ${HELPER}(${importOf(node, source)});` : '');
     else if (node.type.startsWith('Export')) {
       const { start, end, type, id } = node.declaration, nameless = /Function|Class/.test(type) && !id;
       edits.push([node.start, start, nameless ? '(' : ''], ...nameless ? [[end, end, ')']] : declared(node.declaration));
     } else edits.push(...declared(node));
   }
-  edits.sort((one, other) => other[0] - one[0] || other[1] - one[1]);
-  return edits.reduce((text, [start, end, now]) => text.slice(0, start) + now + text.slice(end), source);
+  return edited(source, edits);
 };
-const asVariables = ({ specifiers, source }) => {
+// What is imported, and with which attributes.
+const importOf = ({ source: { raw }, word = 'with', attributes = [] }, text) => {
+  const those = attributes.map(({ key, value }) => `${text.slice(key.start, key.end)}: ${text.slice(value.start, value.end)}`);
+  return those.length ? `${raw}, { ${word}: { ${those.join(', ')} } }` : `${raw}, undefined`;
+};
+const asVariables = (node, text) => {
+  const { specifiers } = node;
   const nameOf = (node) => node.name ?? node.value;
   const named = specifiers.filter(({ type }) => type !== 'ImportNamespaceSpecifier')
     .map(({ imported, local }) => [imported ? nameOf(imported) : 'default', local.name]);
@@ -242,8 +245,9 @@ const asVariables = ({ specifiers, source }) => {
   const kind = kindOf(specifiers.map(({ local }) => local.name), 'let');
   // Names of TypeScript may be types, which are nothing here.
   const wanted = request.typescript ? [] : named.map(([name]) => name);
-  const module = `await ${HELPER}(${source.raw}, ${encode(wanted)})`;
+  const module = `await ${HELPER}(${importOf(node, text)}, ${encode(wanted)})`;
   const names = named.map(([name, local]) => `${encode(name)}: ${local}`).join(', ');
   if (!all) return named.length ? `${kind} { ${names} } = ${module};` : `${module};`;
   return `${kind} ${all.local.name} = ${module};` + (named.length ? ` ${kind} { ${names} } = ${all.local.name};` : '');
 };
+say('r');

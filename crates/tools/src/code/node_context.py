@@ -6,8 +6,8 @@ def _toolhost():
     # that code writes can look like that word. What comes between two runs is dropped, as a context of Python does.
     import fcntl, os, select, signal, socket, struct, sys, termios
 
-    PIECE, ANSWER, TICKS = 65_536, 16_777_216, os.sysconf("SC_CLK_TCK")
-    NO_NODE = 99
+    PIECE, ANSWER, LAST, TICKS = 65_536, 16_777_216, 2_000, os.sysconf("SC_CLK_TCK")
+    NO_NODE, NOT_STARTED = 99, 100
 
     def lift(number):
         # Out of the way of what the child gets, and closed in every program that is started.
@@ -33,22 +33,50 @@ def _toolhost():
         """The child says what it must not: the session's code has got hold of its descriptors."""
 
     stdin = lift(os.memfd_create("stdin"))
-    (asked, asks), (answers, answered), (heard, hears), (out, out_end), (err, err_end) = (
-        map(lift, os.pipe()) for _ in range(5)
-    )
-    ends = (stdin, out_end, err_end, asked, answered, heard)
-    try:
-        child = os.posix_spawnp(
-            "node", ["node", "--expose-internals", "-e", sys.argv[1]], os.environ, setpgroup=0,
-            file_actions=[(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)],
+    child = asks = answers = hears = out = err = None
+    ready, streams, said, statuses, last = False, set(), bytearray(), [], bytearray()
+
+    def start():
+        # The child, with pipes of its own. It says when it is ready for a request.
+        nonlocal child, asks, answers, hears, out, err
+        (asked, asks), (answers, answered), (heard, hears), (out, out_end), (err, err_end) = (
+            map(lift, os.pipe()) for _ in range(5)
         )
-    except OSError:
+        ends = (stdin, out_end, err_end, asked, answered, heard)
+        try:
+            child = os.posix_spawnp(
+                "node", ["node", "--expose-internals", "-e", sys.argv[1]], os.environ, setpgroup=0,
+                file_actions=[(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)],
+            )
+        finally:
+            for end in ends[1:]:
+                os.close(end)
+            if child is None:
+                close()
+        for end in (asks, hears):
+            os.set_blocking(end, False)
+        streams.update((out, err))
+        last.clear()
+
+    def close():
+        for end in (asks, answers, hears, out, err):
+            os.close(end)
+
+    def forget():
+        # A child that ended before it was ready: what it said last. Another one may do better.
+        nonlocal child
+        empty(err, None)
+        if not statuses:
+            os.killpg(child, signal.SIGKILL)
+            statuses.append(os.waitpid(child, 0)[1])
+        code = os.waitstatus_to_exitcode(statuses[0])
+        close()
+        for of_child in (streams, said, statuses):
+            of_child.clear()
         child = None
-    for end in ends[1:]:
-        os.close(end)
-    for end in (asks, hears):
-        os.set_blocking(end, False)
-    said = bytearray()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        words = bytes(last).decode("utf-8", "replace").replace("\0", "\ufffd").strip()
+        return f"Node.js ended as it started ({how}): {words or 'it said nothing'}"
 
     def lines():
         # What the child says, line by line as far as it is there.
@@ -66,6 +94,9 @@ def _toolhost():
     def pass_on(source, target, most=PIECE):
         # One piece of output. False when no more will come.
         piece = os.read(source, min(most, PIECE))
+        if source == err and not ready:
+            last.extend(piece)
+            del last[:-LAST]
         at = 0
         while at < len(piece) and target is not None:
             try:
@@ -86,8 +117,6 @@ def _toolhost():
         except BlockingIOError:
             return False
 
-    statuses = []
-
     def ended():
         if not statuses:
             pid, status = os.waitpid(child, os.WNOHANG)
@@ -104,40 +133,87 @@ def _toolhost():
             return 0, 0
         return sum(map(int, ticks)) * 1000 // TICKS, sum(peak) * 1024
 
-    def serve():
+    def events(*others):
         poll = select.poll()
-        for number in (control, wake, *((answers, out, err) if child is not None else ())):
+        for number in (wake, *others, *((answers, *streams) if child is not None else ())):
             poll.register(number, select.POLLIN)
-        runs = 0
+        return {number for number, _ in poll.poll()}
+
+    def heed(happened):
+        # What the child does while it runs nothing.
+        nonlocal ready
+        for number in happened & streams:
+            if not pass_on(number, None):
+                streams.discard(number)
+        if ended():
+            raise Gone
+        if answers in happened:
+            for line in lines():
+                if ready or line != b"r":
+                    raise Broken if ready else Gone
+                ready = True
+        if said:
+            raise Broken if ready else Gone  # It has nothing else to say now.
+
+    def until_ready():
+        # Whether an interrupt came meanwhile.
+        wish = False
+        if child is None:
+            start()
+        while not ready:
+            happened = events()
+            wish |= wake in happened and wanted()
+            heed(happened)
+        return wish
+
+    def serve():
+        try:
+            start()
+        except OSError:
+            pass  # The first request tries again, and tells.
         while True:
-            ready = {number for number, _ in poll.poll()}
-            if wake in ready:
+            happened = events(control.fileno())
+            if wake in happened:
                 wanted()
             if child is not None:
-                for number in ready & {out, err}:
-                    if not pass_on(number, None):
-                        poll.unregister(number)
-                if ended():
-                    raise Gone
-                if answers in ready and lines() or said:
-                    raise Broken  # It has nothing to say now.
-            if control.fileno() in ready:
+                try:
+                    heed(happened)
+                except Gone:
+                    if ready:
+                        raise
+                    forget()
+            if control.fileno() in happened:
                 message, descriptors, _, _ = socket.recv_fds(control, 1, 5)
                 for number in descriptors:
                     os.set_inheritable(number, False)
                 if not message or len(descriptors) != 5:
                     os._exit(0)
-                runs += 1
-                one(runs, *descriptors)
+                one(*descriptors)
 
-    def one(runs, text, stdout, stderr, memory, answer):
+    runs = 0
+
+    def one(text, stdout, stderr, memory, answer):
+        nonlocal runs
         answer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, answer)
         request = os.pread(memory, os.fstat(memory).st_size, 0)
         os.ftruncate(memory, 0)
         wanted()  # Whatever was wished before is not for this run.
-        code, report, before = NO_NODE, b'{"report":1,"setup":"node"}', (0, 0)
+        setup, before = None, (0, 0)
         answer.send(b"p" + struct.pack("=i", os.getpid()))
-        if child is not None:
+        try:
+            wish = until_ready()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            code, setup = NO_NODE, "node"
+        except OSError as error:
+            code, setup = NOT_STARTED, f"Node.js could not be started: {error.strerror}"
+        except Gone:
+            code, setup = NOT_STARTED, forget()
+        if setup is not None:
+            import json
+
+            report = json.dumps({"report": 1, "setup": setup}, separators=(",", ":")).encode()
+        else:
+            runs += 1
             for source in (out, err):
                 empty(source, None)
             os.ftruncate(stdin, 0)
@@ -147,14 +223,14 @@ def _toolhost():
             os.lseek(stdin, 0, os.SEEK_SET)
             before = used()
             try:
-                code, report = run(request, {out: stdout, err: stderr})
+                code, report = run(request, {out: stdout, err: stderr}, wish)
             except Broken:
                 os.write(stderr, b"The code has disturbed its interpreter, which was ended.\n")
                 raise
             finally:
                 empty(out, stdout)
                 empty(err, stderr)
-        after = used() if child is not None else before
+        after = used() if setup is None else before
         facts = b'{"executions":%d,"cpu_ms":%d,"max_rss_bytes":%d,' % (runs, max(after[0] - before[0], 0), after[1])
         report, at = facts + report[1:], 0
         while at < len(report):
@@ -164,7 +240,7 @@ def _toolhost():
         answer.send(b"d" + bytes([code]))
         answer.close()
 
-    def run(request, targets):
+    def run(request, targets, wish):
         # Gives the child a request and moves its output until it has answered: how the run went, and its report.
         token = os.urandom(16).hex().encode()
         asking = bytearray(b'{"token":"%s","request":%s}\n' % (token, request))
@@ -172,24 +248,26 @@ def _toolhost():
         for number in (wake, answers, *targets):
             poll.register(number, select.POLLIN)
         poll.register(asks, select.POLLOUT)
-        interruptible = wish = False
+        interruptible = False
+        if wish:
+            asking += b'{"interrupt":"%s"}\n' % token
         while True:
-            ready = {number for number, _ in poll.poll()}
-            for source in ready & set(targets):
+            happened = {number for number, _ in poll.poll()}
+            for source in happened & set(targets):
                 if not pass_on(source, targets[source]):
                     poll.unregister(source)
-            if wake in ready and wanted():
+            if wake in happened and wanted():
                 wish = True
                 asking += b'{"interrupt":"%s"}\n' % token
                 poll.register(asks, select.POLLOUT)
-            if asks in ready:
+            if asks in happened:
                 try:
                     del asking[: os.write(asks, asking)]
                 except BlockingIOError:
                     pass
                 if not asking:
                     poll.unregister(asks)
-            if answers in ready:
+            if answers in happened:
                 for line in lines():
                     word, *rest = line.split(b" ", 3)
                     if word == b"a":

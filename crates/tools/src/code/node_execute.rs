@@ -5,7 +5,8 @@
 //! *A context's interpreter is two processes.* An agent hands a context's interpreter the descriptors of each call over a socket, which Node.js
 //! cannot take without a compiled addon, and a tenant's image would not have that. So it is a small program of Python (`node_context.py`) that takes
 //! them, with one Node.js as its child (`node_context.js`) whose output it passes on while it comes. The agent knows nothing of it, so journal, timeout,
-//! takeover and end are those of a context of Python.
+//! takeover and end are those of a context of Python. As long as Node.js has not said that it is ready, nothing is lost with it: what hinders it is
+//! told to the call, and the next one tries again.
 //! *The end of a run's output is no mark in the output.* Node.js says on a pipe of its own that a run is over, after it has flushed what it wrote;
 //! then the call gets exactly the bytes that are in the pipes. Code that writes to that pipe breaks its own context, which is then reported lost.
 //! *SIGINT reaches Node.js only while it can be interrupted*, between two words of its own: outside of that it would end it. Node.js can be interrupted
@@ -36,7 +37,7 @@ pub(crate) struct NodeExecute;
 const NODE: &str = concat!("(() => {\n", include_str!("node_shown.js"), include_str!("node.js"), "})();\n");
 const NODE_OF_CONTEXT: &str =
     concat!("(() => {\n", include_str!("node_shown.js"), include_str!("node_context.js"), "})();\n");
-const CARRIER: &str = include_str!("node_context.py");
+const LAUNCHER: &str = include_str!("node_context.py");
 /// Longest code, in characters.
 const CODE_CHARS: usize = 1_048_576;
 /// Most arguments, and most dependencies.
@@ -46,6 +47,7 @@ const DEPENDENCIES: usize = 32;
 const MISSING: i32 = 97;
 const NO_TRANSPILER: i32 = 98;
 const NO_NODE: i32 = 99;
+const NOT_STARTED: i32 = 100;
 
 static DEPENDENCY: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^((?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*)(?:@[A-Za-z0-9.^~<>=*_+|-]+)?$")
@@ -123,7 +125,7 @@ impl Tool for NodeExecute {
             where they may be declared again; files always do. The default timeout is 60 s, at \
             most 600 s (`timeout_ms`). Long output is shortened in the middle.",
         toolkit: "code",
-        version: "1.2.0",
+        version: "1.3.0",
         effect: Effect::Effectful,
         permissions: Permissions { files: true, network: true, exec: true, human: false, provider: false },
         annotations: Annotations { read_only: false, destructive: true, idempotent: false, open_world: true },
@@ -158,7 +160,7 @@ impl Tool for NodeExecute {
         if let Some(context) = context {
             let cwd = input.cwd.as_deref().map(|cwd| command::cwd("node_execute", Some(cwd))).transpose()?;
             let argv =
-                ["python3", "-I", "-S", "-X", "utf8", "-c", CARRIER, NODE_OF_CONTEXT].map(str::to_owned);
+                ["python3", "-I", "-S", "-X", "utf8", "-c", LAUNCHER, NODE_OF_CONTEXT].map(str::to_owned);
             let run = ContextRun {
                 context,
                 language: Language::Javascript,
@@ -169,7 +171,7 @@ impl Tool for NodeExecute {
                 stdin: input.stdin,
             };
             let ended = cx.contexts.run(run).await.map_err(|error| match error.code {
-                Code::StartFailed => error.hint(NO_CARRIER),
+                Code::StartFailed => error.hint(NO_LAUNCHER),
                 _ => error,
             })?;
             let report = ready(&ended.end)?;
@@ -180,7 +182,10 @@ impl Tool for NodeExecute {
         }
         let command = Command {
             terminal: None,
-            program: Program::Interpreter { argv: ["node", "-e", NODE].map(str::to_owned).to_vec(), request },
+            program: Program::Interpreter {
+                argv: ["node", "--expose-internals", "-e", NODE].map(str::to_owned).to_vec(),
+                request,
+            },
             cwd: command::cwd("node_execute", input.cwd.as_deref())?,
             env: input.env,
             stdin: input.stdin,
@@ -203,8 +208,11 @@ impl Tool for NodeExecute {
 }
 
 const NO_PROGRAM: &str = "See that `cwd` is a directory; if it is, this image may have no node: create the session with one that has.";
-const NO_CARRIER: &str = "See that the context's directory is there; if it is, this image may have no python3, which a context needs beside \
+const NO_LAUNCHER: &str = "See that the context's directory is there; if it is, this image may have no python3, which a context needs beside \
     node: create the session with an image that has both, or leave the context out.";
+
+const NODE_HINDERED: &str = "The next call in the context tries again. If the session has too many processes or too little memory, end some; \
+    contexts were tried with Node.js 18.20 and 20.20, which this image's may be too far from.";
 
 /// What the code has left beside its output, if it was run.
 fn ready(end: &CommandEnd) -> Result<Report, ToolError> {
@@ -217,6 +225,7 @@ fn ready(end: &CommandEnd) -> Result<Report, ToolError> {
             .map_err(|error| error.hint("Give JavaScript, or use the default image.")),
         Some(NO_NODE) => failed("this image has no node".to_owned())
             .map_err(|error| error.hint("Create the session with an image that has one.")),
+        Some(NOT_STARTED) => failed(setup.clone()).map_err(|error| error.hint(NODE_HINDERED)),
         _ => failed(setup.clone()),
     }
 }

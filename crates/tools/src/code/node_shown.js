@@ -1,9 +1,11 @@
 // The first part of both programs that run JavaScript (`node.js`, `node_context.js`): the report of a run, what code shows in it beside its
 // output, and how code becomes something to run.
 const fs = require('fs'), vm = require('vm'), path = require('path'), util = require('util');
-const { createRequire } = require('module'), { pathToFileURL } = require('url');
+const Module = require('module'), { createRequire } = Module, { pathToFileURL } = require('url');
 const { spawnSync } = require('child_process');
 const MISSING = 97, NO_TRANSPILER = 98;
+// What this program was started with is not for those that code starts.
+process.execArgv = [];
 
 let request, report, shownBytes, files;
 const begin = (asked) => {
@@ -109,6 +111,58 @@ for (const [name, type] of Object.entries({
 })) display[name] = (data) => showing(() => showOne(type, data));
 globalThis.display = display;
 
+const hidden = (name, value) => Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
+
+// `import(…)` finds what a module would in the place of `file`, not where this program was started. A script that is made by `vm` has none of its own
+// without a flag, so what it imports goes through the function by this name.
+const HELPER = '__toolhost_import';
+const compile = Module.prototype._compile;
+const importsOf = (file) => {
+  const module = new Module(file);
+  compile.call(module, 'module.exports = (name, options) => import(name, options)', file);
+  return module.exports;
+};
+
+// The parser that is in Node.js. That of 18 does not know the attributes of an import, which its V8 knows: they are in `attributes` here, as those of a
+// newer one are, and the word before them in `word`.
+const parserOf = () => {
+  const { Parser, tokTypes } = require('internal/deps/acorn/acorn/dist/acorn');
+  return Parser.extend((Base) => class extends Base {
+    semicolon() {
+      const { input, start, end, lastTokEnd } = this, word = input.slice(start, end);
+      const follows = word === 'with' || word === 'assert' && !/[\n\r\u2028\u2029]/.test(input.slice(lastTokEnd, start));
+      if (follows && /^\s*\{/.test(input.slice(end))) {
+        this.next();
+        this.given = { word, attributes: this.parseExprAtom().properties };
+      }
+      return super.semicolon();
+    }
+    finishNode(node, type) {
+      if (/^(Import|Export)\w*Declaration$/.test(type)) {
+        Object.assign(node, this.given);
+        this.given = undefined;
+      }
+      return super.finishNode(node, type);
+    }
+    parseDynamicImport(node) {
+      this.next();
+      node.source = this.parseMaybeAssign();
+      node.options = this.eat(tokTypes.comma) && this.type !== tokTypes.parenR ? this.parseMaybeAssign() : null;
+      if (node.options) this.eat(tokTypes.comma);
+      this.expect(tokTypes.parenR);
+      return this.finishNode(node, 'ImportExpression');
+    }
+  });
+};
+const visited = (node, visit) => {
+  visit(node);
+  for (const child of Object.values(node).flat()) if (typeof child?.type === 'string') visited(child, visit);
+};
+const edited = (source, edits) => {
+  edits.sort((one, other) => other[0] - one[0] || other[1] - one[1]);
+  return edits.reduce((text, [start, end, now]) => text.slice(0, start) + now + text.slice(end), source);
+};
+
 // The code as JavaScript; or how the run ends without running it, with what lacks in the report's `setup`.
 const prepared = (local, ...options) => {
   const isThere = (name) => {
@@ -121,7 +175,7 @@ const prepared = (local, ...options) => {
     return { code: MISSING };
   }
   if (!request.typescript) return { source: request.code };
-  const flags = ['--loader=ts', '--log-level=error', '--sourcefile=code.ts', '--target=node18', ...options];
+  const flags = ['--loader=ts', '--log-level=error', '--sourcefile=code.ts', '--target=node18.20', ...options];
   const done = spawnSync('esbuild', flags, { input: request.code, encoding: 'utf8', maxBuffer: 2 ** 26 });
   if (done.error) {
     report.setup = 'esbuild';
