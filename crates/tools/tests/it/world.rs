@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a poisoned lock means that a test has failed already")]
 
 mod ports;
+mod wheels;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
