@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::limits::{TRANSFERS_PER_SESSION, TRANSFERS_PER_TENANT, WHEEL_PUTS, WHEEL_PUTS_PER_TENANT};
+use domain::limits::{
+    SEARCHES_PER_TENANT, TRANSFERS_PER_SESSION, TRANSFERS_PER_TENANT, WHEEL_PUTS, WHEEL_PUTS_PER_TENANT,
+};
 use domain::{Code, SessionId, TenantId};
 use futures_util::{Stream, StreamExt};
 use tokio::time::timeout;
@@ -44,6 +46,7 @@ pub(crate) struct Transfers {
 struct Open {
     of_tenant: HashMap<TenantId, u32>,
     of_session: HashMap<SessionId, u32>,
+    searches_of_tenant: HashMap<TenantId, u32>,
     wheels_of_tenant: HashMap<TenantId, u32>,
     wheels: usize,
 }
@@ -80,6 +83,39 @@ impl Transfers {
         }
         *open.of_tenant.entry(tenant_id).or_default() += 1;
         Ok(TransferPermit { transfers: self.clone(), tenant_id, session_id })
+    }
+}
+
+/// The right to one search; given back when dropped.
+pub(crate) struct SearchPermit {
+    transfers: Transfers,
+    tenant_id: TenantId,
+}
+
+impl Transfers {
+    /// One more search of a tenant's output, or reading of all its trail.
+    pub(crate) fn open_search(&self, tenant_id: TenantId) -> Result<SearchPermit, Problem> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.searches_of_tenant.entry(tenant_id).or_default();
+        if *count >= SEARCHES_PER_TENANT {
+            drop(open);
+            let detail = format!(
+                "The tenant searches output, or reads its whole audit trail, {SEARCHES_PER_TENANT} times already, as often as it may at a time."
+            );
+            return Err(Problem::new(Code::QuotaExceeded, detail)
+                .retry_after_ms(1_000)
+                .with("quota", "searches"));
+        }
+        *count += 1;
+        drop(open);
+        Ok(SearchPermit { transfers: self.clone(), tenant_id })
+    }
+}
+
+impl Drop for SearchPermit {
+    fn drop(&mut self) {
+        let mut open = self.transfers.open.lock().unwrap_or_else(PoisonError::into_inner);
+        give_back(&mut open.searches_of_tenant, self.tenant_id);
     }
 }
 

@@ -219,6 +219,9 @@ pub const FORM_HEADER_BYTES: usize = 8 * 1024;
 pub const TRANSFERS_PER_SESSION: u32 = 32;
 /// Uploads and downloads of one tenant that one process carries at the same time: each may hold a megabyte.
 pub const TRANSFERS_PER_TENANT: u32 = 128;
+/// Searches of one tenant's output, and readings of its whole audit trail, that one process does at the same time: each takes a connection to the
+/// database again and again.
+pub const SEARCHES_PER_TENANT: u32 = 4;
 /// Wheels that one process takes at the same time: each may have all its bytes on the disk, and some tens of megabytes in memory.
 pub const WHEEL_PUTS: usize = 8;
 /// Of them those of one tenant.

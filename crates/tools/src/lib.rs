@@ -23,6 +23,7 @@ mod file_text;
 mod files;
 mod findings;
 mod grep_text;
+pub mod heavy;
 mod log_lines;
 mod outline;
 pub mod output_search;

@@ -17,6 +17,7 @@ use super::extract::Params;
 use super::usage::in_our_age;
 use crate::problem::Problem;
 use crate::state::ApiState;
+use crate::transfers::SearchPermit;
 use crate::wire::audit::AuditEntryView;
 use crate::wire::lists::List;
 
@@ -167,9 +168,13 @@ async fn page(
 /// The first stretch is read before the answer begins, so that a database that is away is still a problem; later it can only
 /// cut the answer off, which a client sees, as the body then has no end.
 async fn lines(state: ApiState, reader: Reader, filter: AuditFilter) -> Result<Response, Problem> {
+    let permit = match &reader {
+        Reader::Tenant(context) => Some(state.transfers.open_search(context.tenant_id())?),
+        Reader::Operator(..) => None,
+    };
     let first = state.store.export_audit(reader.trail(), &filter, None).await?;
     let (first, after) = written(first);
-    let export = Export { state, reader, filter };
+    let export = Export { state, reader, filter, _permit: permit };
     let rest = stream::try_unfold((export, after), |(export, after)| export.step(after));
     let body = Body::from_stream(stream::StreamExt::chain(stream::iter([Ok(first)]), rest));
     Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"))], body).into_response())
@@ -179,6 +184,7 @@ struct Export {
     state: ApiState,
     reader: Reader,
     filter: AuditFilter,
+    _permit: Option<SearchPermit>,
 }
 
 impl Export {

@@ -69,10 +69,9 @@ pub(crate) async fn get_output(
     let asked = output_lines::asked(&mut params)?;
     params.finish()?;
     let call = state.store.get_call(&context, id).await?;
-    if let Some((query, from)) = asked {
+    if let Some(asked) = asked {
         let dropped_bytes = dropped_bytes(&state, OutputOwner::Call(id)).await?;
-        let lines =
-            output_lines::answer(&state, &context, &call, (stream, query, from), dropped_bytes).await?;
+        let lines = output_lines::answer(&state, &context, &call, stream, asked, dropped_bytes).await?;
         return Ok(axum::Json(lines).into_response());
     }
     Reader { state, context, owner: OutputOwner::Call(id), stream }.answer(&headers).await

@@ -1,6 +1,7 @@
 //! Lines of a call's output over HTTP: what is asked in the query, and the answer.
 
 use domain::{Call, StreamName, TenantContext};
+use tools::heavy::heavy;
 use tools::output_search::{self, CONTEXT_LINES, Position, Query};
 
 use super::extract::Params;
@@ -16,19 +17,23 @@ const LINES: usize = 1_000;
 /// Most bytes of text of an answer.
 const TEXT_BYTES: usize = 256 * 1024;
 
-/// What the query asks of lines; `None` when it asks for bytes.
-pub(super) fn asked(params: &mut Params) -> Result<Option<(Query, Position)>, Problem> {
+/// What the query asks of lines.
+pub(super) struct Asked {
+    /// Lines that match this; its text, and whether upper and lower case are the same.
+    pattern: Option<(String, bool)>,
+    /// The rest of the question.
+    query: Query,
+    from: Position,
+}
+
+/// `None` when it asks for bytes.
+pub(super) fn asked(params: &mut Params) -> Result<Option<Asked>, Problem> {
     let (grep, lines) = (params.take("grep")?, params.take("lines")?);
     if grep.is_none() && lines.is_none() {
         return Ok(None);
     }
     let flag = "must be true or false";
     let ignore_case = params.parse::<bool>("ignore_case", flag)?.unwrap_or_default();
-    let pattern = grep
-        .map(|text| {
-            output_search::pattern(&text, ignore_case).map_err(|message| Problem::query("grep", message))
-        })
-        .transpose()?;
     let (first_line, last_line) = match lines {
         None => (1, u64::MAX),
         Some(text) => range(&text).ok_or_else(|| Problem::query("lines", "must be like 10-20, 10- or 10"))?,
@@ -43,8 +48,8 @@ pub(super) fn asked(params: &mut Params) -> Result<Option<(Query, Position)>, Pr
     if !(1..=LINES).contains(&max_lines) {
         return Err(Problem::query("limit", number));
     }
-    let query = Query { pattern, context, first_line, last_line, max_lines, max_bytes: TEXT_BYTES };
-    Ok(Some((query, from(params)?)))
+    let query = Query { pattern: None, context, first_line, last_line, max_lines, max_bytes: TEXT_BYTES };
+    Ok(Some(Asked { pattern: grep.map(|text| (text, ignore_case)), query, from: from(params)? }))
 }
 
 /// `10-20`, `10-` or `10`.
@@ -75,10 +80,17 @@ pub(super) async fn answer(
     state: &ApiState,
     context: &TenantContext,
     call: &Call,
-    (stream, query, from): (StreamName, Query, Position),
+    stream: StreamName,
+    asked: Asked,
     dropped_bytes: u64,
 ) -> Result<OutputLines, Problem> {
+    let _permit = state.transfers.open_search(context.tenant_id())?;
+    let Asked { pattern, mut query, from } = asked;
     let last_line = query.last_line;
+    if let Some((text, ignore_case)) = pattern {
+        let compiled = heavy(context.tenant_id(), || output_search::pattern(&text, ignore_case)).await;
+        query.pattern = Some(compiled.map_err(|message| Problem::query("grep", message))?);
+    }
     let lines = output::search(state, context, call, stream, query, from).await?;
     let over = (lines.ended && lines.at_end) || (!lines.found.full && lines.found.next.line > last_line);
     let next = OutputPosition { offset: lines.found.next.offset, line: lines.found.next.line };

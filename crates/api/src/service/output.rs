@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use domain::{Call, Code, StreamName, TenantContext};
 use store::OutputOwner;
 use tokio::time::Instant;
+use tools::heavy::{PIECE_BYTES, heavy};
 use tools::output_search::{Found, Position, Query, Search};
 use tools::port::Captured;
 
@@ -96,8 +97,8 @@ pub(crate) async fn search(
         let part =
             stretch(state, context, OutputOwner::Call(call.id), stream, at, at.saturating_add(STRETCH_BYTES))
                 .await?;
-        if !part.bytes.is_empty() {
-            search.feed(part.from, &part.bytes);
+        for (offset, bytes) in (part.from..).step_by(PIECE_BYTES).zip(part.bytes.chunks(PIECE_BYTES)) {
+            heavy(context.tenant_id(), || search.feed(offset, bytes)).await;
         }
         at = if part.bytes.is_empty() { at + STRETCH_BYTES } else { part.from + part.bytes.len() as u64 };
         let at_end = at >= part.total_bytes;

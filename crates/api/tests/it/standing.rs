@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use api::IssuerConfig;
+use domain::limits::SEARCHES_PER_TENANT;
 use domain::{Scope, TenantId, TenantStatus};
 use serde_json::{Value, json};
 use store::NewKey;
@@ -145,10 +146,8 @@ async fn a_reader_who_takes_nothing_or_little_does_not_outlive_its_key() {
     assert!(rest.len() < 160 * piece.len(), "{} bytes, and not the rest", rest.len());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_export_ends_with_its_key_or_its_tenant() {
-    let app = app().await;
-    let (tenant, ours) = app.tenant("acme").await;
+/// Trails that fill what lies between a reader who takes nothing and the process.
+async fn with_long_trails(app: &App) {
     app.database
         .execute(
             "INSERT INTO audit_log (tenant_id, principal, action, target, allowed)
@@ -157,13 +156,47 @@ async fn an_export_ends_with_its_key_or_its_tenant() {
         )
         .await
         .expect("rows");
+}
+
+/// A trail that is read whole: its first bytes have come.
+async fn export(client: &Client, status: &str) -> TcpStream {
+    let mut export = ask(client, "GET /v1/audit HTTP/1.1\r\nAccept: application/x-ndjson\r\n\r\n").await;
+    let mut head = vec![0; status.len()];
+    export.read_exact(&mut head).await.expect("has begun");
+    assert_eq!(String::from_utf8_lossy(&head), status);
+    export
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_searches_so_often_at_a_time_and_leaves_room_for_others() {
+    let app = app().await;
+    let ((_, ours), (_, theirs)) = (app.tenant("acme").await, app.tenant("other").await);
+    with_long_trails(&app).await;
+    let running = app.running(&ours).await;
+    let search = format!("/v1/calls/{}/output?grep=x", running.id());
+    let mut held = Vec::new();
+    for _ in 0..SEARCHES_PER_TENANT {
+        held.push(export(&ours, "HTTP/1.1 200").await);
+    }
+    export(&ours, "HTTP/1.1 429").await;
+    let refused = ours.get(&search).await.problem(429, "quota_exceeded");
+    assert_eq!(refused["quota"], "searches", "{refused:#}");
+    export(&theirs, "HTTP/1.1 200").await;
+    ours.get("/v1/audit").await.expect(200);
+    drop(held);
+    until("they are given back", Duration::from_secs(60), async || ours.get(&search).await.status == 200)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_ends_with_its_key_or_its_tenant() {
+    let app = app().await;
+    let (tenant, ours) = app.tenant("acme").await;
+    with_long_trails(&app).await;
     let (key, client) = app.key(tenant, Scope::tenant_default()).await;
     for client in [&client, &ours] {
         let others = connections(&app);
-        let mut export = ask(client, "GET /v1/audit HTTP/1.1\r\nAccept: application/x-ndjson\r\n\r\n").await;
-        let mut head = [0; 1_024];
-        export.read_exact(&mut head).await.expect("has begun");
-        assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+        let mut export = export(client, "HTTP/1.1 200").await;
         if client.key == ours.key {
             app.store
                 .set_tenant_status(&app.operator, tenant, TenantStatus::Suspended)

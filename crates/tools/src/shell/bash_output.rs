@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::alias::{Alias, ArgumentAlias, Dialect, Target, renamed};
 use crate::clean::Stripper;
+use crate::heavy::heavy;
 use crate::log_lines::{LINE_BYTES, LogLines};
 use crate::port::ShellOutput;
 use crate::shell_log::{self, Chunk, State};
@@ -120,7 +121,7 @@ impl Tool for BashOutput {
         let id = found.id;
         let budget =
             input.max_bytes.map_or(cx.output_budget_bytes, |max| max.min(cx.output_budget_bytes)).max(1);
-        let filter = input.filter.as_deref().map(compile).and_then(Result::ok);
+        let filter = heavy(cx.tenant_id, || input.filter.as_deref().map(compile).and_then(Result::ok)).await;
         let until = cx.waits.elapsed() + Duration::from_millis(input.wait_ms);
         // Where the log ended when it was last waited for.
         let mut waited_at = None;
@@ -222,7 +223,8 @@ async fn look(
             Some(known) => known,
             None => log_before(cx, id, input, LINE_BYTES).await?,
         };
-        let (lines, any) = matching(filter, input, &known, &pieces, read.next_offset, is_over);
+        let (end, found) = (read.next_offset, &pieces);
+        let (lines, any) = heavy(cx.tenant_id, || matching(filter, input, &known, found, end, is_over)).await;
         is_enough = any || is_over || more;
         pieces = lines;
         // It stays as it is, once the log has come so far.

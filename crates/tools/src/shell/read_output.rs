@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::alias::renamed;
+use crate::heavy::{PIECE_BYTES, heavy};
 use crate::output_search::{self, CONTEXT_LINES, Found, PATTERN_CHARS, Position, Query, Search};
 use crate::{Annotations, ArgumentProblem, Context, Permissions, Spec, Tool, ToolError, ToolOutput};
 
@@ -127,9 +128,9 @@ impl Tool for ReadOutput {
     async fn run(&self, cx: &Context, input: Input) -> Result<ToolOutput<Output>, ToolError> {
         let id: CallId = input.call_id.parse().map_err(|_| not_found())?;
         let invalid = |message: String| ToolError::new(Code::InvalidArguments, message);
-        let pattern = input.pattern.as_ref().map(|text| output_search::pattern(text, input.ignore_case));
+        let compile = || input.pattern.as_ref().map(|text| output_search::pattern(text, input.ignore_case));
         let query = Query {
-            pattern: pattern.transpose().map_err(invalid)?,
+            pattern: heavy(cx.tenant_id, compile).await.transpose().map_err(invalid)?,
             context: input.context,
             first_line: input.first_line.unwrap_or(1),
             last_line: input.last_line.unwrap_or(u64::MAX),
@@ -147,7 +148,9 @@ impl Tool for ReadOutput {
         let (total_bytes, ended, at_end) = loop {
             let part = cx.outputs.read(id, stream, at, STRETCH_BYTES).await?;
             for (offset, bytes) in &part.pieces {
-                search.feed(*offset, bytes);
+                for (offset, bytes) in (*offset..).step_by(PIECE_BYTES).zip(bytes.chunks(PIECE_BYTES)) {
+                    heavy(cx.tenant_id, || search.feed(offset, bytes)).await;
+                }
             }
             at += STRETCH_BYTES;
             let at_end = at >= part.total_bytes;
