@@ -419,29 +419,6 @@ async fn tests_and_linters_are_found_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_context_outlives_the_worker_that_began_it() {
-    Host::test(&[], async |host| {
-        let client = host.tenant("acme")?.client;
-        let session = client.session(json!({})).await?;
-        python(&client, &session, "main", "x = 7").await?;
-        let code = "import os, time\nprint('before', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('after')\nx += 1\nx";
-        let call = submit(&client, &session, code, json!({})).await?;
-        Follower::new(&client, &call).until(|event| event.event == "call.output").await?;
-        host.processes[0].kill();
-        host.serve(&["--with-worker"])?;
-        let client = client.at(&host.base);
-        client.run(&session, "write_file", json!({"path": "go", "content": ""})).await?;
-        let call = client.ended(&call).await?;
-        ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
-        ensure!(structured(&call, "stdout") == "before\nafter\n" && structured(&call, "result") == "8", "{call:#}");
-        let call = python(&client, &session, "main", "x").await?;
-        ensure!(structured(&call, "result") == "8" && structured(&call, "context")["executions"] == 3, "{call:#}");
-        Ok(())
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_cannot_be_started_leaves_its_context() {
     Host::test(&[("policy.limits.session_shells", "64")], async |host| {
         let client = host.tenant("acme")?.client;

@@ -11,6 +11,7 @@ mod bad_files;
 mod bad_input;
 mod code;
 mod concurrency;
+mod contexts;
 mod dev;
 mod docs;
 mod documents;

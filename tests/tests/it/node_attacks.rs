@@ -3,8 +3,9 @@
 use anyhow::ensure;
 use serde_json::json;
 use tests::Host;
+use tests::client::structured;
 
-use crate::node_contexts::{node, structured};
+use crate::node_contexts::node;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn code_that_meddles_with_its_interpreter_breaks_its_own_context_alone() {

@@ -3,14 +3,11 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::client::structured;
 use tests::{Client, Follower, Host};
 
 pub(crate) async fn node(client: &Client, session: &str, context: &str, code: &str) -> Result<Value> {
     client.run(session, "node_execute", json!({"code": code, "context": context})).await
-}
-
-pub(crate) fn structured<'a>(call: &'a Value, field: &str) -> &'a Value {
-    &call["result"]["structured"][field]
 }
 
 pub(crate) fn is_result(call: &Value, result: &str) -> Result<()> {
@@ -344,30 +341,6 @@ async fn contexts_of_javascript_run_beside_each_other_and_their_calls_in_order()
             ensure!(call["status"] == "succeeded" && structured(&call, "stdout") == &json!(own), "{call:#}");
         }
         is_result(&node(&client, &session, "main", "seen").await?, "[ 0, 1, 2, 3, 4, 5 ]")
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_context_of_javascript_outlives_the_worker_that_began_it() {
-    Host::test(&[], async |host| {
-        let client = host.tenant("acme")?.client;
-        let session = client.session(json!({})).await?;
-        node(&client, &session, "main", "let x = 7; const fs = require('fs')").await?;
-        let code = "console.log('before')\nwhile (!fs.existsSync('go')) await new Promise((done) => setTimeout(done, 20))\nconsole.log('after')\nx += 1";
-        let call = submit(&client, &session, code, json!({})).await?;
-        Follower::new(&client, &call).until(|event| event.event == "call.output").await?;
-        host.processes[0].kill();
-        host.serve(&["--with-worker"])?;
-        let client = client.at(&host.base);
-        client.run(&session, "write_file", json!({"path": "go", "content": ""})).await?;
-        let call = client.ended(&call).await?;
-        ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
-        ensure!(structured(&call, "stdout") == "before\nafter\n" && structured(&call, "result") == "8", "{call:#}");
-        let call = node(&client, &session, "main", "x").await?;
-        is_result(&call, "8")?;
-        ensure!(structured(&call, "context")["executions"] == 3, "{call:#}");
-        Ok(())
     })
     .await;
 }

@@ -2,9 +2,10 @@
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
+use tests::client::structured;
 use tests::{Client, Host};
 
-use crate::node_contexts::{is_result, node, structured};
+use crate::node_contexts::{is_result, node};
 
 /// A package, a module and data, below a directory that nothing starts in, and another package of the same name where contexts do.
 async fn project(client: &Client, session: &str) -> Result<()> {

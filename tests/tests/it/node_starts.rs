@@ -3,8 +3,9 @@
 use anyhow::{Context, ensure};
 use serde_json::json;
 use tests::Host;
+use tests::client::structured;
 
-use crate::node_contexts::{is_result, node, structured};
+use crate::node_contexts::{is_result, node};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_hinders_node_is_told_and_over_when_it_is_gone() {

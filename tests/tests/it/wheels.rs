@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::client::structured;
 use tests::{Client, Follower, Host, Reply};
 
 /// Makes wheels in the workspace, as their authors would anywhere.
@@ -44,16 +45,12 @@ async fn run(client: &Client, session: &str, packages: Value, code: &str) -> Res
     client.run(session, "python_execute", json!({"code": code, "packages": packages})).await
 }
 
-fn shown<'a>(call: &'a Value, field: &str) -> &'a Value {
-    &call["result"]["structured"][field]
-}
-
 /// All that is in the workspace, and what installations have left in /tmp.
 async fn places(client: &Client, session: &str) -> Result<Value> {
     let call = client
         .bash(session, "find /workspace -printf '%p %y %m %s\\n' | sort; ls -d /tmp/.toolhost-wheels-* 2>&1")
         .await?;
-    Ok(shown(&call, "stdout").clone())
+    Ok(structured(&call, "stdout").clone())
 }
 
 /// A tenant whose wheels are those of [`MAKE`].
@@ -61,11 +58,11 @@ async fn with_wheels(host: &Host) -> Result<Client> {
     let client = host.tenant("acme")?.client;
     let session = client.session(json!({})).await?;
     let made = client.run(&session, "python_execute", json!({"code": MAKE})).await?;
-    let names = shown(&made, "stdout").as_str().context("names")?;
+    let names = structured(&made, "stdout").as_str().context("names")?;
     ensure!(names.lines().count() == 10, "{made:#}");
     for name in names.lines() {
         let saved = client.run(&session, "save_artifact", json!({"path": name})).await?;
-        let id = shown(&saved, "artifact_id").as_str().context("an artifact")?;
+        let id = structured(&saved, "artifact_id").as_str().context("an artifact")?;
         let content = client.get(&format!("/v1/artifacts/{id}/content")).await?;
         put(&client, &name.replace("tiny_one", "Tiny.One"), content.bytes).await?.expect(201)?;
     }
@@ -81,7 +78,7 @@ async fn wheels_of_a_tenant_are_installed_in_its_sessions_alone() {
         for _ in 0..2 {
             let session = client.session(json!({})).await?;
             let call = run(client, &session, json!(["tiny-one"]), code).await?;
-            ensure!(shown(&call, "result") == "('1.0', '1.0')", "{call:#}");
+            ensure!(structured(&call, "result") == "('1.0', '1.0')", "{call:#}");
             let events = events(client, &call).await?;
             ensure!(
                 told(&events)
@@ -99,27 +96,27 @@ async fn wheels_of_a_tenant_are_installed_in_its_sessions_alone() {
             );
             // It is there for later calls and for programs.
             let call = client.bash(&session, "python3 -c 'import tiny_one; print(tiny_one.version)'").await?;
-            ensure!(shown(&call, "stdout") == "1.0\n", "{call:#}");
+            ensure!(structured(&call, "stdout") == "1.0\n", "{call:#}");
         }
         let session = &client.session(json!({})).await?;
         // Versions decide, and what cannot be installed gives way to what is older.
         let call = run(client, session, json!(["tiny-two<1"]), "import tiny_two\ntiny_two.version").await?;
-        ensure!(shown(&call, "result") == "'0.9'", "{call:#}");
+        ensure!(structured(&call, "result") == "'0.9'", "{call:#}");
         let call = run(client, session, json!(["tiny-four"]), "import tiny_four\ntiny_four.version").await?;
-        ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        ensure!(structured(&call, "result") == "'1.0'", "{call:#}");
         // What nobody can evaluate is uv's to judge.
         let call =
             run(client, session, json!(["tiny-odd"]), "import tiny_odd, tiny_four\ntiny_odd.version").await?;
-        ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        ensure!(structured(&call, "result") == "'1.0'", "{call:#}");
         // However a project is spelt that the image has in another version.
         let code = "import python_dateutil\npython_dateutil.version";
         let call = run(client, session, json!(["Python__DateUtil==99"]), code).await?;
-        ensure!(shown(&call, "result") == "'99.0'", "{call:#}");
+        ensure!(structured(&call, "result") == "'99.0'", "{call:#}");
         // What the image has comes first.
         let call =
             run(client, session, json!(["humanize>=4"]), "import humanize\nhumanize.__version__").await?;
         ensure!(
-            shown(&call, "result").as_str().is_some_and(|version| version.starts_with("'4.")),
+            structured(&call, "result").as_str().is_some_and(|version| version.starts_with("'4.")),
             "{call:#}"
         );
         let wheels = client.get("/v1/wheels?limit=100").await?.expect(200)?;
@@ -168,7 +165,7 @@ async fn a_damaged_wheel_is_named_and_leaves_the_workspace_as_it_was() {
         }
         // Neither is the session spoiled by it.
         let call = run(client, session, json!(["tiny-one"]), "import tiny_one\ntiny_one.version").await?;
-        ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        ensure!(structured(&call, "result") == "'1.0'", "{call:#}");
         // Nor by a disk that fills half-way: what was put there until then is taken back.
         let fill = "df --output=avail -B1 /workspace | tail -n 1 | xargs -I{} bash -c 'head -c $(({} - 2000000)) /dev/zero > filler'; df --output=avail -B1 /workspace | tail -n 1";
         let full = &client.session(json!({})).await?;
@@ -181,7 +178,7 @@ async fn a_damaged_wheel_is_named_and_leaves_the_workspace_as_it_was() {
         ensure!(after == before, "{before} {after}");
         client.bash(full, "rm filler").await?;
         let call = run(client, full, json!(["tiny-two==1.0"]), "import tiny_two\ntiny_two.version").await?;
-        ensure!(shown(&call, "result") == "'1.0'", "{call:#}");
+        ensure!(structured(&call, "result") == "'1.0'", "{call:#}");
         // What does not fit into /tmp is not even fetched.
         for (script, text) in [
             ("install.py", include_str!("../../../crates/tools/src/code/install.py")),
@@ -198,15 +195,15 @@ async fn a_damaged_wheel_is_named_and_leaves_the_workspace_as_it_was() {
             client.bash(session, &command).await
         };
         let call = install(json!(["tiny-huge"]), json!([["tiny_huge-1.0-py3-none-any.whl", 1_u64 << 40]])).await?;
-        ensure!(shown(&call, "stdout") == "exit 16\n", "{call:#}");
+        ensure!(structured(&call, "stdout") == "exit 16\n", "{call:#}");
         // Where older ones are only tried, it is as if there were none: what uv has said is told.
         let unwanted = json!(["humanize-3.0-py3-none-any.whl", 1_u64 << 40]);
         let call = install(json!(["humanize", "tiny-nowhere"]), json!([unwanted])).await?;
-        ensure!(shown(&call, "stdout") == "exit 10\n", "{call:#}");
-        ensure!(shown(&call, "stderr").as_str().is_some_and(|said| said.contains("tiny-nowhere")), "{call:#}");
+        ensure!(structured(&call, "stdout") == "exit 10\n", "{call:#}");
+        ensure!(structured(&call, "stderr").as_str().is_some_and(|said| said.contains("tiny-nowhere")), "{call:#}");
         let older = json!([unwanted, ["humanize-2.0-py3-none-any.whl", 1_000]]);
         let call = install(json!(["humanize", "tiny-nowhere"]), older).await?;
-        ensure!(shown(&call, "stdout") == "exit 14\n[\"humanize-2.0-py3-none-any.whl\"]", "{call:#}");
+        ensure!(structured(&call, "stdout") == "exit 14\n[\"humanize-2.0-py3-none-any.whl\"]", "{call:#}");
         Ok(())
     })
     .await;
@@ -245,7 +242,10 @@ async fn an_installation_outlives_its_worker() {
             client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?.expect(202)?;
             let call = client.ended(&call).await?;
             ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
-            ensure!(shown(&call, "result") == "'1.0'" && shown(&call, "stdout") == "begun\n", "{call:#}");
+            ensure!(
+                structured(&call, "result") == "'1.0'" && structured(&call, "stdout") == "begun\n",
+                "{call:#}"
+            );
             let left = places(client, session).await?;
             ensure!(left.as_str().is_some_and(|left| left.contains("No such file")), "{left}");
         }
@@ -281,7 +281,10 @@ async fn what_a_tenant_does_to_its_wheels_does_not_reach_those_that_a_session_ha
         client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?.expect(202)?;
         let call = client.ended(&call).await?;
         ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
-        ensure!(shown(&call, "result") == "'1.0'" && shown(&call, "stdout") == "begun\n", "{call:#}");
+        ensure!(
+            structured(&call, "result") == "'1.0'" && structured(&call, "stdout") == "begun\n",
+            "{call:#}"
+        );
         let events = events(client, &call).await?;
         let expected = [one, two].map(|name| format!("1 of the tenant's wheels: {name}"));
         ensure!(told(&events) == expected, "{events:#}");

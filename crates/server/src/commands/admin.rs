@@ -81,7 +81,7 @@ fn row_of_host(host: &Host) -> String {
         all.map_or_else(|| format!("{used} MiB"), |all| format!("{used} of {all} MiB"))
     };
     format!(
-        "{}\t{}\t{} workers{}\t{} sessions\tmemory {}\tdisk {}\t{}\n",
+        "{}\t{}\tworkers {}{}\tsessions {}\tmemory {}\tdisk {}\t{}\n",
         host.id,
         host.schedule.as_str(),
         host.workers,

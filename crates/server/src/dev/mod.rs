@@ -102,7 +102,8 @@ async fn show(config: &Config, arguments: &DevArgs, place: &Place, service: &Ser
     }
     println!("\nTry it yourself:\n\nexport TOOLHOST_URL={url} TOOLHOST_KEY={key}\n\n{FIRST_STEPS}");
     let file = place.join(settings::FILE);
-    println!("Administer it with `toolhost --config {} admin …`.", file.display());
+    let program = std::env::args().next().unwrap_or_else(|| "toolhost".to_owned());
+    println!("Administer it with `{program} --config {} admin …`.", file.display());
     if config.worker.end_sessions_at_exit {
         println!("Ctrl-C ends it, with all sessions and sandboxes.");
     }

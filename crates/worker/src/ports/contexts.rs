@@ -202,9 +202,7 @@ impl CallPorts {
             end.signal = kernel.as_ref().and_then(|exit| exit.signal).map(super::signal::name);
             end.exit_code = kernel.as_ref().and_then(|exit| exit.exit_code);
             end.oom_killed |= kernel.is_some_and(|exit| exit.oom_killed);
-            let mut context = context.clone();
-            self.lose(&mut context, &reason).await?;
-            lost = Some(context.lost.map_or(reason, |lost| lost.reason));
+            lost = Some(self.lose(&mut context.clone(), &reason).await?);
         }
         Ok(Some(ContextEnd { context: context.clone(), end, lost }))
     }
@@ -249,18 +247,24 @@ impl CallPorts {
         Ok(exit.and_then(|operation| operation.exit))
     }
 
-    /// Writes that the context's interpreter has ended.
-    async fn lose(&self, context: &mut CodeContext, reason: &str) -> Result<(), ToolError> {
+    /// Writes that the context's interpreter has ended. Why it did: somebody who ended it has said so before.
+    async fn lose(&self, context: &mut CodeContext, reason: &str) -> Result<String, ToolError> {
         let store = self.facts.tenure.store();
         let fence = &self.facts.session.fence;
         let (id, interpreter) = (context.id, context.interpreter);
         let written = self.facts.tenure.write(|| store.context_lost(fence, id, interpreter, reason)).await;
         written.map_err(|unwritten| self.unwritten(unwritten))?;
         let new = (id, context.language);
-        let (found, _) =
-            self.find_context(&ContextName::Id(id), new).await.unwrap_or((context.clone(), None));
+        let (found, reason) = match self.find_context(&ContextName::Id(id), new).await {
+            Ok((found, _)) => {
+                let reason = found.lost.as_ref().map_or(reason, |lost| &lost.reason).to_owned();
+                (found, reason)
+            }
+            Err(error) if error.code == Code::ContextNotFound => (context.clone(), "deleted".to_owned()),
+            Err(_) => (context.clone(), reason.to_owned()),
+        };
         *context = CodeContext { generation: None, ..found };
-        Ok(())
+        Ok(reason)
     }
 }
 
