@@ -129,8 +129,10 @@ def fitting(asks, room):
 
 def ask(older=False):
     """Ends this run when there are wheels to get."""
+    if not shelf:
+        return
     try:
-        asks = shelf.asks(wanted, older) if shelf else []
+        asks = shelf.asks(wanted, older)
     except Damaged as error:
         give_up(15, f"a wheel of the cache is damaged: {error}")
     # What is in them needs room as well, before it is in its place.
