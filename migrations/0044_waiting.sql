@@ -1,8 +1,5 @@
 -- What waits: room on pages for rows that change often, logs of shells that run for longer than their tenant keeps output, and sessions that fit on no host.
 
--- A call that stands in line for a shell or a context, and when its turn came: its time counts from there, under any worker.
-ALTER TABLE calls ADD COLUMN in_line boolean NOT NULL DEFAULT false, ADD COLUMN turn_at timestamptz;
-
 -- The tenant's retention has passed it while it ran: its log goes once it has ended.
 ALTER TABLE shells ADD COLUMN log_overdue boolean NOT NULL DEFAULT false;
 CREATE INDEX shells_log_overdue ON shells (tenant_id, id) WHERE log_overdue;
@@ -35,15 +32,6 @@ BEGIN
         END LOOP;
     END LOOP;
     RETURN made;
-END
-$$;
-DO $$
-DECLARE
-    partition regclass;
-BEGIN
-    FOR partition IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'calls'::regclass LOOP
-        EXECUTE format('ALTER TABLE %s SET (fillfactor = 80)', partition);
-    END LOOP;
 END
 $$;
 
@@ -86,3 +74,17 @@ $$;
 
 -- What 0039 lacked: a tenant that revokes a key of its own ends that key's shells.
 GRANT UPDATE (end_wish) ON shells TO toolhost_app;
+
+-- Last, as these keep everybody from the calls until the whole is committed.
+-- A call that stands in line for a shell or a context, and when its turn came: its time counts from there, under any worker.
+ALTER TABLE calls ADD COLUMN in_line boolean NOT NULL DEFAULT false, ADD COLUMN turn_at timestamptz;
+
+DO $$
+DECLARE
+    partition regclass;
+BEGIN
+    FOR partition IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'calls'::regclass LOOP
+        EXECUTE format('ALTER TABLE %s SET (fillfactor = 80)', partition);
+    END LOOP;
+END
+$$;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use domain::limits::{
 };
 use domain::{Code, SessionId, TenantId};
 use futures_util::{Stream, StreamExt};
-use tokio::time::timeout;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::problem::Problem;
 
@@ -36,10 +37,15 @@ pub(crate) async fn read_over(mut pieces: Pin<&mut (impl Stream<Item = Result<By
     let _ = timeout(READ_OVER, reading).await;
 }
 
+/// How long a search waits for others of its tenant before it is refused.
+const SEARCH_WAIT: Duration = Duration::from_secs(1);
+
 /// Transfers of this process.
 #[derive(Clone, Default)]
 pub(crate) struct Transfers {
     open: Arc<Mutex<Open>>,
+    /// A search has ended.
+    searched: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -93,8 +99,20 @@ pub(crate) struct SearchPermit {
 }
 
 impl Transfers {
-    /// One more search of a tenant's output, or reading of all its trail.
-    pub(crate) fn open_search(&self, tenant_id: TenantId) -> Result<SearchPermit, Problem> {
+    /// One more search of a tenant's output, or reading of all its trail, once another one has ended in a moment.
+    pub(crate) async fn open_search(&self, tenant_id: TenantId) -> Result<SearchPermit, Problem> {
+        let deadline = Instant::now() + SEARCH_WAIT;
+        loop {
+            let mut searched = pin!(self.searched.notified());
+            searched.as_mut().enable();
+            match self.try_open_search(tenant_id) {
+                Err(_) if timeout_at(deadline, searched).await.is_ok() => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    fn try_open_search(&self, tenant_id: TenantId) -> Result<SearchPermit, Problem> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.searches_of_tenant.entry(tenant_id).or_default();
         if *count >= SEARCHES_PER_TENANT {
@@ -116,6 +134,8 @@ impl Drop for SearchPermit {
     fn drop(&mut self) {
         let mut open = self.transfers.open.lock().unwrap_or_else(PoisonError::into_inner);
         give_back(&mut open.searches_of_tenant, self.tenant_id);
+        drop(open);
+        self.transfers.searched.notify_waiters();
     }
 }
 

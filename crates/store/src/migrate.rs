@@ -53,8 +53,9 @@ pub(crate) fn texts() -> impl Iterator<Item = &'static str> {
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Time that one waits for a table, in milliseconds: for as long, whatever came after it waits behind it.
 const LOCK_PATIENCE: &str = "2000";
-/// Time that it then leaves to them.
+/// Time that it then leaves to them, twice as long each time.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
+const LOCK_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 const OPERATION: &str = "migrate";
 
@@ -73,11 +74,13 @@ impl Store {
     /// The login role has to be allowed to create roles, or `toolhost_app` and `toolhost_system` have to exist and be granted to it.
     pub async fn migrate(url: &str) -> Result<MigrationReport> {
         let by = Instant::now() + PATIENCE;
+        let mut pause = LOCK_PAUSE;
         loop {
             match migrate(url).await {
-                Err(error) if is_locked_out(&error) && Instant::now() < by => sleep(LOCK_PAUSE).await,
+                Err(error) if is_locked_out(&error) && Instant::now() < by => sleep(pause).await,
                 done => return done,
             }
+            pause = (2 * pause).min(LOCK_PAUSE_MAX);
         }
     }
 }

@@ -128,6 +128,12 @@ impl Catalog {
         Some(Resolved { descriptor: &self.entries[named.index].descriptor, requested_alias: named.alias })
     }
 
+    /// Whether admitting a call of the tool takes a core for milliseconds: see [`crate::heavy`].
+    #[must_use]
+    pub fn checks_a_pattern(&self, name: &str) -> bool {
+        self.names.get(name).is_some_and(|named| self.entries[named.index].tool.checks_a_pattern())
+    }
+
     /// Names that are close to one that does not exist, best first.
     #[must_use]
     pub fn nearest(&self, name: &str) -> Vec<String> {

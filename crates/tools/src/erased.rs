@@ -11,6 +11,7 @@ use crate::{ArgumentProblem, Context, Descriptor, Finished, Spec, Tool, ToolErro
 pub(crate) trait Erased: Send + Sync {
     fn spec(&self) -> &'static Spec;
     fn descriptor(&self) -> Descriptor;
+    fn checks_a_pattern(&self) -> bool;
     fn check(&self, arguments: &Value) -> Vec<ArgumentProblem>;
     async fn run(&self, cx: &Context, arguments: Value) -> Result<Finished, ToolError>;
 }
@@ -26,6 +27,10 @@ impl<T: Tool> Erased for Of<T> {
 
     fn descriptor(&self) -> Descriptor {
         Descriptor::new(&T::SPEC, schema::input::<T::Input>(), schema::output::<T::Output>())
+    }
+
+    fn checks_a_pattern(&self) -> bool {
+        T::CHECKS_A_PATTERN
     }
 
     fn check(&self, arguments: &Value) -> Vec<ArgumentProblem> {

@@ -5,7 +5,9 @@
 //! * *Never on a thread that others wait for.* The runtime's other tasks are given to another thread first.
 //! * *On half of the cores at most*, so that what is not heavy (a call of another tenant, a health check, a lease) finds one.
 //! * *Tenants take turns.* One of a tenant is in the queue for a core at a time, however much it asks for.
-//! * The callers cut their work into pieces of some milliseconds, and ask between them whether they may go on.
+//! * The callers cut their work into pieces and ask between them whether to go on. A piece is a line at most: with the worst of patterns that
+//!   is less than a second, with others less than a millisecond.
+//! * The queue is the process's, as the cores are: whatever asks from within it stands in the same one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -15,7 +17,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 /// Bytes of one piece of work.
-pub const PIECE_BYTES: usize = 64 * 1024;
+pub const PIECE_BYTES: usize = 16 * 1024;
 
 /// Does a tenant's work when its turn comes.
 pub async fn heavy<T>(tenant: TenantId, work: impl FnOnce() -> T) -> T {
@@ -28,7 +30,8 @@ pub async fn heavy<T>(tenant: TenantId, work: impl FnOnce() -> T) -> T {
 
 struct Turns {
     cores: Semaphore,
-    tenants: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+    /// Each with the number of those who stand in it.
+    tenants: Mutex<HashMap<TenantId, (Arc<Semaphore>, usize)>>,
 }
 
 impl Turns {
@@ -50,8 +53,9 @@ impl Turns {
 
     fn queue(&self, tenant: TenantId) -> Queue<'_> {
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let semaphore = Arc::clone(tenants.entry(tenant).or_insert_with(|| Arc::new(Semaphore::new(1))));
-        Queue { turns: self, tenant, semaphore }
+        let (semaphore, count) = tenants.entry(tenant).or_insert_with(|| (Arc::new(Semaphore::new(1)), 0));
+        *count += 1;
+        Queue { turns: self, tenant, semaphore: Arc::clone(semaphore) }
     }
 }
 
@@ -65,9 +69,11 @@ struct Queue<'a> {
 impl Drop for Queue<'_> {
     fn drop(&mut self) {
         let mut tenants = self.turns.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map's, and this one.
-        if Arc::strong_count(&self.semaphore) == 2 {
-            tenants.remove(&self.tenant);
+        if let Some((_, count)) = tenants.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                tenants.remove(&self.tenant);
+            }
         }
     }
 }

@@ -252,6 +252,9 @@ pub trait Tool: Send + Sync + 'static {
     /// What it answers.
     type Output: JsonSchema + Serialize + Send;
 
+    /// Whether [`Self::check`] takes a core for milliseconds (it compiles a pattern of the caller's): then it is done in turns, see [`crate::heavy`].
+    const CHECKS_A_PATTERN: bool = false;
+
     /// What the schema cannot express of the arguments: asked at admission, with pointers into them.
     fn check(&self, _input: &Self::Input) -> Vec<ArgumentProblem> {
         Vec::new()

@@ -44,6 +44,10 @@ async fn code_that_meddles_with_its_interpreter_breaks_its_own_context_alone() {
         let call = node(&client, &session, "main", deaf).await?;
         ensure!(structured(&call, "result") == "'deaf'", "{call:#}");
         for code in ["1", "process.kill(process.ppid, 'SIGSTOP'); for (;;) {}"] {
+            if code != "1" {
+                // Its second is the code's, and not that of an interpreter that starts.
+                node(&client, &session, "main", "1").await?;
+            }
             let body = json!({"tool": "node_execute", "timeout_ms": 1000, "arguments": {"code": code, "context": "main"}});
             let call = client.submit_with(&session, body).await?;
             let call = client.ended(&call).await?;

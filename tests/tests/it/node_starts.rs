@@ -24,7 +24,7 @@ async fn what_hinders_node_is_told_and_over_when_it_is_gone() {
                 "(exit code 9): bad option: --such",
             ),
             (Some("#!/bin/sh\\nkill -KILL $$\\n"), "(signal 9): it said nothing"),
-            (Some("#!/bin/sh\\nexec 4>&-\\necho deaf >&2\\nwhile :; do :; done\\n"), "deaf"),
+            (Some("#!/bin/sh\\necho deaf >&2\\nexec 4>&-\\nwhile :; do :; done\\n"), "deaf"),
         ] {
             if let Some(program) = program {
                 client.bash(&session, &format!("printf '{program}' > bin/node && chmod +x bin/node")).await?;

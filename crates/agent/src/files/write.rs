@@ -156,6 +156,12 @@ impl OpenWrite {
         fchmod(&self.temporary, Mode::from_bits_truncate(permissions))?;
         let (directory, from, to) =
             (&self.place.directory, self.temporary_name.as_os_str(), self.place.name.as_os_str());
+        // Closed before it has its name: a watch hears of the close too, and might tell of the file twice.
+        let itself =
+            openat(directory, from, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+        if fstat(&itself)?.st_ino == fstat(&self.temporary)?.st_ino {
+            self.temporary = File::from(itself);
+        }
         if self.request.mode == WriteMode::CreateNew {
             match renameat2(directory, from, directory, to, RenameFlags::RENAME_NOREPLACE) {
                 // Where the filesystem cannot do that, a hard link refuses an existing name as well.

@@ -169,7 +169,7 @@ async fn page(
 /// cut the answer off, which a client sees, as the body then has no end.
 async fn lines(state: ApiState, reader: Reader, filter: AuditFilter) -> Result<Response, Problem> {
     let permit = match &reader {
-        Reader::Tenant(context) => Some(state.transfers.open_search(context.tenant_id())?),
+        Reader::Tenant(context) => Some(state.transfers.open_search(context.tenant_id()).await?),
         Reader::Operator(..) => None,
     };
     let first = state.store.export_audit(reader.trail(), &filter, None).await?;

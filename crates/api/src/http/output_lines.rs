@@ -84,7 +84,7 @@ pub(super) async fn answer(
     asked: Asked,
     dropped_bytes: u64,
 ) -> Result<OutputLines, Problem> {
-    let _permit = state.transfers.open_search(context.tenant_id())?;
+    let _permit = state.transfers.open_search(context.tenant_id()).await?;
     let Asked { pattern, mut query, from } = asked;
     let last_line = query.last_line;
     if let Some((text, ignore_case)) = pattern {

@@ -12,7 +12,7 @@ use domain::policy::{Decision, EffectiveLimits, Layered, Question, evaluate};
 use domain::trace::PastSpan;
 use domain::{
     Call, CallEnded, CallError, CallId, CallStatus, Code, EndReason, Event, EventBody, QueuePlace, SessionId,
-    TenantContext, limits,
+    TenantContext, TenantId, limits,
 };
 use serde_json::{Value, json};
 use store::{
@@ -84,7 +84,7 @@ async fn plan(
         }
     };
     let layers = policies::layers(state, context, session_policy.as_deref());
-    let decided = decide(state, &layers, request, alone, &mut checks);
+    let decided = decide(state, context.tenant_id(), &layers, request, alone, &mut checks).await;
     checks.finish()?;
     let (call, decision) = decided.ok_or_else(Problem::not_found)?;
     let limits = decision.limits.clone();
@@ -133,8 +133,9 @@ pub(super) async fn room_to_store(
 }
 
 /// What policy says of a call, and the call as it would be admitted. `None` when something is wrong, which `checks` then has.
-fn decide(
+async fn decide(
     state: &ApiState,
+    tenant_id: TenantId,
     layers: &[Layered<'_>],
     request: SubmitCall,
     alone: bool,
@@ -162,7 +163,7 @@ fn decide(
         if only_waits { tool.max_timeout_ms } else { tool.max_timeout_ms.min(decision.limits.timeout_ms) };
     checks.range("/timeout_ms", request.timeout_ms, 1..=most);
     let given = BACKGROUND.map(|own| request.arguments.contains_key(own));
-    let mut admitted = match catalogue::admit(state, &request.tool, request.arguments) {
+    let mut admitted = match catalogue::admit(state, tenant_id, &request.tool, request.arguments).await {
         Ok(admitted) => admitted,
         Err(problem) => {
             checks.absorb(problem);

@@ -97,12 +97,18 @@ pub(crate) async fn search(
         let part =
             stretch(state, context, OutputOwner::Call(call.id), stream, at, at.saturating_add(STRETCH_BYTES))
                 .await?;
-        for (offset, bytes) in (part.from..).step_by(PIECE_BYTES).zip(part.bytes.chunks(PIECE_BYTES)) {
-            heavy(context.tenant_id(), || search.feed(offset, bytes)).await;
+        at = if part.bytes.is_empty() { at + STRETCH_BYTES } else { part.from };
+        let is_over =
+            |search: &Search| search.is_done() || Instant::now() >= deadline || state.shutdown.is_cancelled();
+        for piece in part.bytes.chunks(PIECE_BYTES) {
+            heavy(context.tenant_id(), || search.feed(at, piece)).await;
+            at += piece.len() as u64;
+            if is_over(&search) {
+                break;
+            }
         }
-        at = if part.bytes.is_empty() { at + STRETCH_BYTES } else { part.from + part.bytes.len() as u64 };
         let at_end = at >= part.total_bytes;
-        if at_end || search.is_done() || Instant::now() >= deadline || state.shutdown.is_cancelled() {
+        if at_end || is_over(&search) {
             break (part.total_bytes, at_end && !search.is_done());
         }
     };

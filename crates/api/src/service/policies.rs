@@ -68,7 +68,7 @@ pub(crate) async fn explain(
     };
     let (name, toolkit) = match request.arguments {
         Some(arguments) => {
-            let admitted = catalogue::admit(state, &request.tool, arguments)?;
+            let admitted = catalogue::admit(state, context.tenant_id(), &request.tool, arguments).await?;
             (admitted.tool, admitted.toolkit)
         }
         None => {

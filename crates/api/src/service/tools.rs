@@ -1,8 +1,9 @@
 //! The catalogue: what there is, and whether a call's tool and arguments are acceptable.
 
 use domain::policy::{Question, evaluate};
-use domain::{Code, TenantContext};
+use domain::{Code, TenantContext, TenantId};
 use serde_json::{Map, Value};
+use tools::heavy::heavy;
 use tools::{AdmitError, Admitted, Descriptor, Filter};
 
 use super::policies;
@@ -34,13 +35,16 @@ pub(crate) fn resolve<'a>(state: &'a ApiState, name: &str) -> Result<&'a Descrip
     })
 }
 
-/// Checks a call's tool and arguments.
-pub(crate) fn admit(
+/// Checks a call's tool and arguments; a pattern of the tenant's in its turn.
+pub(crate) async fn admit(
     state: &ApiState,
+    tenant_id: TenantId,
     tool: &str,
     arguments: Map<String, Value>,
 ) -> Result<Admitted, Problem> {
-    state.catalog.admit(tool, Value::Object(arguments)).map_err(|error| refuse(tool, error))
+    let admit = || state.catalog.admit(tool, Value::Object(arguments));
+    let admitted = if state.catalog.checks_a_pattern(tool) { heavy(tenant_id, admit).await } else { admit() };
+    admitted.map_err(|error| refuse(tool, error))
 }
 
 /// The catalogue's refusal as a problem, with pointers into the request's body.

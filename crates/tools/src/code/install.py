@@ -176,7 +176,7 @@ if "Failed to install" in said:
     take_out()
 if any(text in said for text in ("No space left on device", "os error 28")):
     give_up(16, done.stderr)
-if turn and any(text in said for text in ("Failed to extract", "invalid package format", "Failed to read from zip")):
+if turn and any(text in said for text in ("Failed to extract", "invalid package format", "Failed to read from zip", "does not match filename")):
     give_up(15, done.stderr)
 ask()
 ask(older=True)

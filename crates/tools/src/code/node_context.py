@@ -65,10 +65,10 @@ def _toolhost():
     def forget():
         # A child that ended before it was ready: what it said last. Another one may do better.
         nonlocal child
-        empty(err, None)
         if not statuses:
             os.killpg(child, signal.SIGKILL)
             statuses.append(os.waitpid(child, 0)[1])
+        empty(err, None)
         code = os.waitstatus_to_exitcode(statuses[0])
         close()
         for of_child in (streams, said, statuses):

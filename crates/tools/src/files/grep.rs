@@ -162,6 +162,7 @@ impl Tool for Grep {
         default_timeout_ms: 60_000,
         max_timeout_ms: limits::TIMEOUT_MS,
     };
+    const CHECKS_A_PATTERN: bool = true;
     type Input = Input;
     type Output = Output;
 

@@ -100,6 +100,7 @@ impl Tool for BashOutput {
         default_timeout_ms: limits::TIMEOUT_MS_DEFAULT,
         max_timeout_ms: limits::TIMEOUT_MS,
     };
+    const CHECKS_A_PATTERN: bool = true;
     type Input = Input;
     type Output = Output;
 

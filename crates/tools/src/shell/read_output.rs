@@ -106,6 +106,7 @@ impl Tool for ReadOutput {
         default_timeout_ms: 30_000,
         max_timeout_ms: limits::TIMEOUT_MS,
     };
+    const CHECKS_A_PATTERN: bool = true;
     type Input = Input;
     type Output = Output;
 
@@ -149,6 +150,9 @@ impl Tool for ReadOutput {
             let part = cx.outputs.read(id, stream, at, STRETCH_BYTES).await?;
             for (offset, bytes) in &part.pieces {
                 for (offset, bytes) in (*offset..).step_by(PIECE_BYTES).zip(bytes.chunks(PIECE_BYTES)) {
+                    if search.is_done() {
+                        break;
+                    }
                     heavy(cx.tenant_id, || search.feed(offset, bytes)).await;
                 }
             }
