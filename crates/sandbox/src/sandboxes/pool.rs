@@ -245,10 +245,15 @@ async fn refill(core: &Arc<Core>, key: &Key) {
         workspace: None,
     };
     match launch(core, plan).await {
-        Ok(sandbox) if core.stop.is_cancelled() => release(core, &sandbox, WorkspaceFate::Remove),
         Ok(sandbox) => {
             core.pool.put(key, sandbox);
             core.pool.made(key, true);
+            // Asked after it is there: a shutdown may have emptied the shelves a moment ago, and looks into them no more.
+            if core.stop.is_cancelled() {
+                for sandbox in core.pool.drain() {
+                    release(core, &sandbox, WorkspaceFate::Remove);
+                }
+            }
         }
         Err(error) => {
             core.pool.made(key, false);
