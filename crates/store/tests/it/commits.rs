@@ -34,17 +34,18 @@ impl Told {
     async fn new() -> Result<Self> {
         let database = TestDatabase::private(Durability::Off).await?;
         let mut superuser = database.superuser().await?;
+        // Its own reading is not of the store's.
+        superuser.execute("SET log_statement = 'none'").await?;
+        superuser.execute("ALTER SYSTEM SET log_statement = 'all'").await?;
         superuser.execute("ALTER SYSTEM SET log_line_prefix = '<%p %v>'").await?;
         superuser.execute("SELECT pg_reload_conf()").await?;
-        // The others are told before it is.
+        // Whoever is connected already hears of it too, a pooler's connections among them.
         let mut told = Self { database, superuser };
         until("the prefix is heard of", PATIENCE, async || {
             let shown = sqlx::query_scalar("SHOW log_line_prefix").fetch_one(&mut told.superuser).await;
             shown.is_ok_and(|prefix: String| prefix == PREFIX)
         })
         .await;
-        let all = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET log_statement = ''all''', current_database()); END $$";
-        told.superuser.execute(all).await?;
         Ok(told)
     }
 
@@ -54,7 +55,7 @@ impl Told {
         Ok(sqlx::query_scalar(log).fetch_one(&mut self.superuser).await?)
     }
 
-    /// The transactions since then that the store was asked for, each with its statements. This reading's own connection is from before, and not in it.
+    /// The transactions since then that the store was asked for, each with its statements. This reading's own connection is not in it.
     async fn since(&mut self, mark: usize) -> Result<Vec<String>> {
         let log = self.log().await?;
         let mut transactions: BTreeMap<&str, String> = BTreeMap::new();
