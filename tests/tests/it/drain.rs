@@ -26,6 +26,7 @@ async fn submit(processes: &[Client], session: &str, n: usize) -> Result<String>
             Ok(reply) => ensure!(reply.status == 503, "{reply:?}"),
             Err(_) => {}
         }
+        // As a client does that was told to come again.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     unreachable!("the range has no end")

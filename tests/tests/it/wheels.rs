@@ -223,6 +223,16 @@ fn told(events: &Value) -> Vec<&str> {
 /// Code that says when it has begun, and ends when it is told to.
 const WAITS: &str = "import tiny_one, os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\ntiny_one.version";
 
+/// What [`WAITS`] waits for comes, and its second run ends it as if it had been the only one.
+async fn goes_on_under_another_worker(client: &Client, session: &str, call: &str) -> Result<Value> {
+    let freed = json!({"tool": "write_file", "arguments": {"path": "go", "content": ""}});
+    client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?.expect(202)?;
+    let call = client.ended(call).await?;
+    ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
+    ensure!(structured(&call, "result") == "'1.0'" && structured(&call, "stdout") == "begun\n", "{call:#}");
+    Ok(call)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installation_outlives_its_worker() {
     Host::test_prepared(async |host| {
@@ -238,14 +248,7 @@ async fn an_installation_outlives_its_worker() {
             host.worker()?;
             let last = host.processes.len() - 2;
             host.processes[last].kill();
-            let freed = json!({"tool": "write_file", "arguments": {"path": "go", "content": ""}});
-            client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?.expect(202)?;
-            let call = client.ended(&call).await?;
-            ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
-            ensure!(
-                structured(&call, "result") == "'1.0'" && structured(&call, "stdout") == "begun\n",
-                "{call:#}"
-            );
+            goes_on_under_another_worker(client, session, &call).await?;
             let left = places(client, session).await?;
             ensure!(left.as_str().is_some_and(|left| left.contains("No such file")), "{left}");
         }
@@ -277,14 +280,7 @@ async fn what_a_tenant_does_to_its_wheels_does_not_reach_those_that_a_session_ha
         let sha256 = wheel["sha256"].as_str().context("a hash")?;
         ensure!(empty(&host.folder().join("artifacts"), sha256)? == 1);
         host.worker()?;
-        let freed = json!({"tool": "write_file", "arguments": {"path": "go", "content": ""}});
-        client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?.expect(202)?;
-        let call = client.ended(&call).await?;
-        ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
-        ensure!(
-            structured(&call, "result") == "'1.0'" && structured(&call, "stdout") == "begun\n",
-            "{call:#}"
-        );
+        let call = goes_on_under_another_worker(client, session, &call).await?;
         let events = events(client, &call).await?;
         let expected = [one, two].map(|name| format!("1 of the tenant's wheels: {name}"));
         ensure!(told(&events) == expected, "{events:#}");

@@ -132,6 +132,7 @@ async fn a_reader_who_takes_nothing_or_little_does_not_outlive_its_key() {
         let mut taken = 0;
         while let Ok(read @ 1..) = slowly.read(&mut some).await {
             taken += read;
+            // A reader who is slow for as long as it is let.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         taken

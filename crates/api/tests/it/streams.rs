@@ -296,6 +296,7 @@ async fn a_reader_that_reads_nothing_is_closed_and_one_that_is_slow_gets_everyth
     let reader = tokio::spawn(async move {
         let (mut buffer, mut all) = (vec![0; 32 * 1024], Vec::new());
         loop {
+            // Slower than what is written, and never as slow as a stall.
             tokio::time::sleep(Duration::from_millis(2)).await;
             match slowly.read(&mut buffer).await {
                 Ok(0) | Err(_) => return all,

@@ -66,6 +66,7 @@ async fn nothing_is_lost_or_doubled_when_connections_die_at_any_moment() -> Resu
     let killer = tokio::spawn(async move {
         let mut killed = 0;
         for _ in 0..30 {
+            // At no moment that has to do with what the store is at.
             tokio::time::sleep(Duration::from_millis(61)).await;
             let row = sqlx::query(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity

@@ -55,6 +55,7 @@ impl Worker {
                     return;
                 }
                 drop(out);
+                // The pace of the protocol: an agent that hears nothing for longer goes away.
                 std::thread::sleep(Duration::from_millis(protocol::HEARTBEAT_INTERVAL_MS));
             }
         });
