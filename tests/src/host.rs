@@ -31,6 +31,8 @@ pub struct Host {
     /// What the processes get beside the usual settings.
     pub settings: Vec<(String, String)>,
     folder: TempDir,
+    /// Why its test failed.
+    failed: Option<String>,
 }
 
 /// A tenant and a client with its key.
@@ -84,10 +86,13 @@ impl Host {
         .await;
     }
 
-    fn finish(self, outcome: Result<()>) {
+    fn finish(mut self, outcome: Result<()>) {
         if let Err(error) = outcome {
-            // Unwinding drops the host, which shows what its processes said.
-            panic!("{error:?}");
+            let why = format!("{error:#}{}", own_frames(&error));
+            eprintln!("the test failed: {why}");
+            self.failed = Some(why);
+            // Unwinding drops the host, which shows what its processes said. A second backtrace would say nothing about why.
+            std::panic::resume_unwind(Box::new("the test failed"));
         }
     }
 
@@ -117,6 +122,7 @@ impl Host {
             base: String::new(),
             settings: Vec::new(),
             folder,
+            failed: None,
         };
         host.cli(&["migrate"])?;
         Ok(host)
@@ -347,6 +353,10 @@ impl Drop for Host {
             for process in &mut self.processes {
                 eprintln!("--- said by a process:\n{}", process.end_of_said());
             }
+            // Once more, below all that: it is what a reader looks for first.
+            if let Some(why) = &self.failed {
+                eprintln!("--- the test failed: {why}");
+            }
         }
         let left = self.stop();
         self.sweep();
@@ -355,6 +365,13 @@ impl Drop for Host {
             assert!(left.is_empty(), "left behind:\n{}", left.join("\n"));
         }
     }
+}
+
+/// Where in this repository an error comes from, where backtraces are wanted; the other frames are the runtime's.
+fn own_frames(error: &anyhow::Error) -> String {
+    let backtrace = error.backtrace().to_string();
+    let own = backtrace.lines().map(str::trim).filter(|line| line.starts_with("at ./"));
+    own.map(|line| format!("\n    {line}")).collect()
 }
 
 /// A test ended it on purpose.
