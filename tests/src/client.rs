@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use chrono::{DateTime, Utc};
 use reqwest::RequestBuilder;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
@@ -79,17 +78,6 @@ impl Reply {
         }
         Ok(body)
     }
-}
-
-/// Seconds from one time of an answer to another.
-///
-/// # Errors
-/// When either is no time.
-pub fn seconds_between(from: &Value, to: &Value) -> Result<f64> {
-    let time = |value: &Value| -> Result<DateTime<Utc>> {
-        value.as_str().with_context(|| format!("{value} is no time"))?.parse().context("is no time")
-    };
-    Ok((time(to)? - time(from)?).as_seconds_f64())
 }
 
 impl Client {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -16,6 +16,10 @@ use crate::{Client, Process, engine};
 const PEPPER: &str = "a pepper for tests, which is long enough";
 const SIGNING_KEY: &str = "a signing key for tests, long enough too";
 const INTERNAL_KEY: &str = "a key between processes of one test, long enough";
+
+/// How long what has ended may take to be gone: a mount is over with its last user, and a container that another test starts
+/// at that moment is one, and so is a helper of gVisor's.
+const TIME_TO_GO: Duration = Duration::from_secs(30);
 
 /// An installation.
 #[derive(Debug)]
@@ -229,6 +233,8 @@ impl Host {
             ("server.listen", "127.0.0.1:0".to_owned()),
             ("metrics.listen", "127.0.0.1:0".to_owned()),
             ("database.url", self.postgres.url()),
+            // A machine that stands still for seconds is no outage.
+            ("database.timeout_ms", "20000".to_owned()),
             ("keys.pepper", PEPPER.to_owned()),
             ("stream_url.signing_key", SIGNING_KEY.to_owned()),
             ("worker.installation", self.installation.clone()),
@@ -318,8 +324,8 @@ impl Host {
                 .into_iter()
                 .map(|id| format!("container {id}")),
         );
-        left.extend(engine::loop_devices(&self.folder.path().display().to_string()));
-        left.extend(engine::processes_with(&self.folder.path().join("run").display().to_string()));
+        let (folder, run) = (self.folder.path(), self.folder.path().join("run"));
+        left.extend(still_there(&folder.display().to_string(), &run.display().to_string()));
         left
     }
 
@@ -364,6 +370,19 @@ impl Drop for Host {
         if !std::thread::panicking() {
             assert!(left.is_empty(), "left behind:\n{}", left.join("\n"));
         }
+    }
+}
+
+/// Loop devices over files in a folder, and processes whose command line contains a text, that do not go by themselves.
+#[must_use]
+pub fn still_there(folder: &str, text: &str) -> Vec<String> {
+    let deadline = Instant::now() + TIME_TO_GO;
+    loop {
+        let left = [engine::loop_devices(folder), engine::processes_with(text)].concat();
+        if left.is_empty() || Instant::now() >= deadline {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

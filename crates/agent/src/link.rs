@@ -14,7 +14,9 @@ use protocol::{
 };
 
 const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
-const SILENCE: Duration = Duration::from_millis(SILENCE_LIMIT_MS);
+/// So many heartbeats without a byte are silence. They are counted, and not the time: after a stand-still of the whole
+/// host, which neither side is to blame for, both have time to be heard.
+const SILENT_BEATS: u64 = SILENCE_LIMIT_MS / HEARTBEAT_INTERVAL_MS;
 /// Capacity beyond which a buffer that has become empty is given back.
 const KEPT_BYTES: usize = 512 * 1024;
 
@@ -24,7 +26,8 @@ pub(crate) struct Link {
     socket: OwnedFd,
     decoder: Decoder,
     out: BytesMut,
-    heard_at: Instant,
+    silent_beats: u64,
+    next_look: Instant,
     next_ping: Instant,
     /// The ownership epoch, once the worker has said it.
     pub(crate) epoch: Option<u64>,
@@ -47,7 +50,8 @@ impl Link {
             socket,
             decoder: Decoder::default(),
             out: BytesMut::new(),
-            heard_at: now,
+            silent_beats: 0,
+            next_look: now + HEARTBEAT,
             next_ping: now + HEARTBEAT,
             epoch: None,
             version: OLDEST_VERSION,
@@ -61,7 +65,7 @@ impl Link {
         match nix::unistd::read(&self.socket, scratch) {
             Ok(0) => Ok(false),
             Ok(length) => {
-                self.heard_at = Instant::now();
+                self.heard(Instant::now());
                 self.decoder.buffer().extend_from_slice(&scratch[..length]);
                 Ok(true)
             }
@@ -128,9 +132,13 @@ impl Link {
     /// Sends a heartbeat when it is time. An error when the worker has been silent for too long.
     pub(crate) fn beat(&mut self, now: Instant) -> io::Result<()> {
         if self.paused {
-            self.heard_at = now;
+            self.heard(now);
         }
-        if now.duration_since(self.heard_at) >= SILENCE {
+        if now >= self.next_look {
+            self.silent_beats += 1;
+            self.next_look = now + HEARTBEAT;
+        }
+        if self.silent_beats >= SILENT_BEATS {
             return Err(io::ErrorKind::TimedOut.into());
         }
         if now >= self.next_ping && self.epoch.is_some() {
@@ -142,13 +150,37 @@ impl Link {
 
     /// When [`Self::beat`] has something to do next.
     pub(crate) fn next_beat(&self) -> Instant {
-        let silent_at = self.heard_at + SILENCE;
-        if self.epoch.is_some() { self.next_ping.min(silent_at) } else { silent_at }
+        if self.epoch.is_some() { self.next_ping.min(self.next_look) } else { self.next_look }
+    }
+
+    fn heard(&mut self, now: Instant) {
+        self.silent_beats = 0;
+        self.next_look = now + HEARTBEAT;
     }
 }
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_stand_still_of_the_host_is_one_beat_and_no_silence() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("worker");
+        let _listener = UnixListener::bind(&path).expect("listens");
+        let mut link = Link::dial(&path).expect("dials");
+        let mut now = Instant::now() + 100 * HEARTBEAT;
+        for _ in 1..SILENT_BEATS {
+            link.beat(now).expect("it is heard or not by the next beat");
+            now = link.next_beat();
+        }
+        link.beat(now).expect_err("silence");
     }
 }

@@ -10,6 +10,9 @@ use crate::http::TrustedProxy;
 use crate::jwt::IssuerConfig;
 use crate::tls::Tls;
 
+/// How often what goes on is judged anew.
+pub(crate) const RECHECK: Duration = Duration::from_secs(2);
+
 /// Settings of the API.
 #[derive(Clone)]
 pub struct ApiConfig {
@@ -106,7 +109,7 @@ impl Default for StreamConfig {
             heartbeat: Duration::from_secs(limits::SSE_HEARTBEAT_S),
             bookmark: Duration::from_secs(limits::SSE_BOOKMARK_S),
             stall: Duration::from_secs(limits::SSE_STALL_S),
-            recheck: Duration::from_secs(2),
+            recheck: RECHECK,
             queue: Duration::from_secs(1),
             buffer_bytes: limits::SSE_BUFFER_BYTES,
         }

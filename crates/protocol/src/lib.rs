@@ -69,7 +69,7 @@ pub const KERNEL_LOST: i32 = 250;
 pub const KERNEL_ABSENT: i32 = 251;
 /// How often either side sends a ping, in milliseconds.
 pub const HEARTBEAT_INTERVAL_MS: u64 = 1_000;
-/// Silence after which either side gives the connection up (the agent then redials), in milliseconds.
+/// Silence after which either side gives the connection up (the agent then redials), in milliseconds; counted in heartbeats.
 pub const SILENCE_LIMIT_MS: u64 = 3_000;
 /// Pause between the agent's dial attempts, in milliseconds.
 pub const REDIAL_INTERVAL_MS: u64 = 50;

@@ -31,8 +31,10 @@ use crate::keys::{scopes, scopes_of};
 use crate::subjects::granted;
 use crate::{AuditRow, Result, Store, StoreError};
 
-/// How long a positive answer is remembered.
-pub(crate) const REMEMBER: Duration = Duration::from_secs(2);
+/// How long a positive answer is remembered by a process that nobody tells otherwise.
+pub const REMEMBER: Duration = Duration::from_secs(2);
+// A revocation holds everywhere within seconds.
+const _: () = assert!(REMEMBER.as_millis() <= 2_000);
 /// Keys that are remembered at once.
 pub(crate) const REMEMBERED: usize = 10_000;
 /// Refusals of one owner's credentials that one process records in a minute.

@@ -79,7 +79,7 @@ pub use artifacts::{ArtifactFilter, NewArtifact};
 pub use audit::{
     AuditEntry, AuditFilter, AuditHead, AuditKeys, AuditReport, AuditRow, AuditSeal, Finding, Sealed, Trail,
 };
-pub use auth::{AuthRefusal, Authenticated, Expiry, TOKEN_REFUSALS};
+pub use auth::{AuthRefusal, Authenticated, Expiry, REMEMBER, TOKEN_REFUSALS};
 pub use bus::{Bus, CallChange, CallWatch, Hint, QueueWatch, ShellWatch};
 pub use calls::CallFilter;
 pub use cancelling::{CancelReason, ShellToEnd, ShellWish};

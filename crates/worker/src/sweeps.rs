@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::limits::ARTIFACT_SWEEP_S;
+use domain::limits::{ARTIFACT_SWEEP_S, KILL_GRACE_MS, POLL_MS};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::claims::give_back;
@@ -14,6 +14,13 @@ use crate::tenure::Tenure;
 
 /// Days ahead for which there are partitions.
 const PARTITION_DAYS: u32 = 7;
+
+// The promise of docs/security.md and docs/operations.md: what a revoked key or a suspended tenant has open ends within five seconds. What a process
+// takes on that still remembers the credential is found by the sweep, and ended by a worker that looks for itself.
+const _: () = assert!(
+    5_000
+        > store::REMEMBER.as_millis() + Sweep::Ends.period().as_millis() + (POLL_MS + KILL_GRACE_MS) as u128
+);
 
 /// One verb of maintenance.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +90,7 @@ impl Sweep {
         }
     }
 
-    fn period(self) -> Duration {
+    const fn period(self) -> Duration {
         Duration::from_millis(match self {
             // A row is sealed within a second.
             Self::AuditSeal => 500,

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::client::structured;
+use tests::client::{id_of, structured};
+use tests::sse::output_of;
 use tests::{Client, Follower, Host};
 
 async fn python(client: &Client, session: &str, context: &str, code: &str) -> Result<Value> {
@@ -73,7 +74,11 @@ async fn an_endless_loop_is_interrupted_and_the_state_kept_or_its_loss_told() {
         python(&client, &session, "main", "x = 1").await?;
         let call = submit(&client, &session, "print('on')\nwhile True: pass", json!({"timeout_ms": 1500})).await?;
         let call = client.ended(&call).await?;
-        ensure!(call["status"] == "timed_out" && structured(&call, "stdout") == "on\n", "{call:#}");
+        // All that it wrote until then is in the result; a busy machine may not have let it write anything.
+        let said = output_of(&client.follow(&id_of(&call)?).await?, "stdout");
+        let kept = structured(&call, "stdout").as_str().unwrap_or_default();
+        ensure!(kept == said && matches!(kept, "on\n" | ""), "{said:?} {call:#}");
+        ensure!(call["status"] == "timed_out", "{call:#}");
         ensure!(structured(&call, "error")["name"] == "KeyboardInterrupt", "{call:#}");
         let call = python(&client, &session, "main", "x").await?;
         ensure!(structured(&call, "result") == "1", "{call:#}");
@@ -129,9 +134,10 @@ async fn a_killed_interpreter_fails_its_call_and_the_next_is_told() {
             ensure!(structured(&call, "context")["lost_before"] == reason, "{call:#}");
         }
         // While nothing runs it may die as well: a thread that was left behind.
-        let bomb = "import os, threading\nthreading.Timer(0.2, os._exit, [1]).start()";
+        let bomb = "import os, threading\nbombed = True\nthreading.Timer(0.2, os._exit, [1]).start()";
         python(&client, &session, "main", bomb).await?;
-        let wait = "import time\ntime.sleep(0.5)";
+        // It ends with the interpreter that has the bomb; a new one knows nothing of it.
+        let wait = "import time\nwhile 'bombed' in globals(): time.sleep(0.01)";
         let first = python(&client, &session, "main", wait).await?;
         let call =
             if first["status"] == "failed" { python(&client, &session, "main", "1").await? } else { first };
@@ -160,7 +166,9 @@ async fn calls_of_one_context_run_in_order_and_those_of_others_do_not_wait() {
         }
         let aside = client.session(json!({})).await?;
         python(&client, &aside, "main", "1").await?;
-        client.post(&format!("/v1/calls/{gate}/cancel"), &json!({})).await?;
+        // Those that stand in line take no slot, so that there is one for this.
+        client.run(&session, "write_file", json!({"path": "go", "content": ""})).await?;
+        ensure!(client.ended(&gate).await?["status"] == "succeeded");
         for call in &calls {
             ensure!(client.ended(call).await?["status"] == "succeeded");
         }

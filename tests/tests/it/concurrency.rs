@@ -79,7 +79,9 @@ async fn calls_side_by_side_do_not_mix_and_time_out_alone() {
             let expected: String = (1..=500).map(|i| format!("{n}-{i}\n")).collect();
             ensure!(call["result"]["structured"]["stdout"] == expected && call["result"]["exit_code"] == n, "{call:#}");
         }
-        let slow = client.submit(&session, "bash", json!({"command": "echo begun; sleep 4281 & wait"})).await?;
+        // It says that it has begun when its program is there for others to find.
+        let begins = "sleep 4281 & until pgrep -f 'sleep 428[1]' >/dev/null; do :; done; echo begun; wait";
+        let slow = client.submit(&session, "bash", json!({"command": begins})).await?;
         begun(&client, &slow).await?;
         let timed = json!({"tool": "bash", "arguments": {"command": "trap '' TERM; sleep 4282"}, "timeout_ms": 500});
         let timed = client.submit_with(&session, timed).await?;

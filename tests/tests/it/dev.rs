@@ -9,7 +9,7 @@ use serde_json::json;
 use server::postgres::{Cluster, Durability};
 use sqlx::{Connection, PgConnection};
 use tests::process::built;
-use tests::{Client, Process, engine};
+use tests::{Client, Process, engine, host};
 
 fn dev(folder: &Path, state: &str) -> Result<Process> {
     dev_on(folder, state, None)
@@ -138,10 +138,8 @@ async fn a_database_of_the_user_s_own_is_used_and_left_as_it_is() -> Result<()> 
 
 fn nothing_is_left(folder: &Path) -> Result<()> {
     let path = folder.to_str().context("a path")?;
-    let processes = engine::processes_with(path);
-    ensure!(processes.is_empty(), "{processes:#?}");
-    let devices = engine::loop_devices(path);
-    ensure!(devices.is_empty(), "{devices:#?}");
+    let left = host::still_there(path, path);
+    ensure!(left.is_empty(), "{left:#?}");
     let installation = format!("dev-{}", server::place::short_hash(&folder.canonicalize()?.join("state")));
     let containers = engine::containers(&installation)?;
     ensure!(containers.is_empty(), "{containers:#?}");

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use chrono::{DateTime, Utc};
 use domain::SessionEndReason;
 use serde_json::{Value, json};
 use tests::proxy::Mode;
@@ -147,7 +148,12 @@ async fn agents_that_come_late_cost_a_session_nothing() {
 }
 
 /// Ends each sandbox of a session right after it has served, until the session is given up; its end.
-async fn hunted(client: &Client, session: &str, serve: &str, kill: impl Fn() -> Result<()>) -> Result<Value> {
+async fn hunted(
+    client: &Client,
+    session: &str,
+    serve: &str,
+    kill: impl AsyncFn() -> Result<()>,
+) -> Result<Value> {
     // Five in a row that go within ten seconds; a machine without time for that gets some more. A call may be lost with the one before.
     for _ in 0..60 {
         let body = json!({"tool": "bash", "arguments": {"command": serve}, "wait_ms": 60_000});
@@ -159,26 +165,38 @@ async fn hunted(client: &Client, session: &str, serve: &str, kill: impl Fn() -> 
             return Ok(session["ended"].clone());
         }
         if reply.json()["status"] == "succeeded" {
-            kill()?;
+            kill().await?;
         }
     }
     bail!("the session was never given up")
 }
 
-/// The process of a container that the host knows as its first.
-fn first_process(container: &str) -> Result<nix::unistd::Pid> {
-    let pid = engine::docker(&["inspect", "--format", "{{.State.Pid}}", container])?;
-    Ok(nix::unistd::Pid::from_raw(pid.parse()?))
+/// Kills the process of a container that the host knows as its first; one that has ended by itself has none.
+fn shoot(container: &str) -> Result<()> {
+    let pid: i32 = engine::docker(&["inspect", "--format", "{{.State.Pid}}", container])?.parse()?;
+    if pid == 0 {
+        return Ok(());
+    }
+    ensure!(pid > 1, "{pid}");
+    Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?)
+}
+
+/// Waits until the engine has been told that a container's memory ran out: how it ended is decided by that when it ends.
+async fn ran_out_of_memory(container: &str, since: DateTime<Utc>) -> Result<()> {
+    let since = format!("--since={}", since.timestamp());
+    let of = format!("container={container}");
+    wait::until("the engine knows that the memory ran out", || async {
+        let until = format!("--until={}", Utc::now().timestamp());
+        let told = engine::docker(&["events", &since, &until, "--filter", &of, "--filter", "event=oom"])?;
+        Ok(!told.is_empty())
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_whose_sandboxes_die_one_after_another_ends_and_says_of_what() {
     Host::test(&[("sandbox.pool", "[]")], async |host| {
         let client = host.tenant("acme")?.client;
-        let shoot = || -> Result<()> {
-            let signal = nix::sys::signal::Signal::SIGKILL;
-            Ok(nix::sys::signal::kill(first_process(&host.only_container()?)?, signal)?)
-        };
         let resources = json!({"resources": {"cpus": 1.0, "memory_mb": 96, "disk_mb": 64, "pids": 64}});
         // What a tool takes too much is taken from the tool; the engine says of the container that its memory ran out.
         let hungry = "python3 -c 'x = bytearray(1 << 30)'; true";
@@ -188,11 +206,16 @@ async fn a_session_whose_sandboxes_die_one_after_another_ends_and_says_of_what()
             (SessionEndReason::Oom, hungry),
         ] {
             let session = client.session(resources.clone()).await?;
-            let end = hunted(&client, &session, serve, || match reason {
-                SessionEndReason::ContainerGone => {
-                    engine::docker(&["rm", "-f", "-v", &host.only_container()?]).map(drop)
+            let since = Utc::now();
+            let end = hunted(&client, &session, serve, async || {
+                let container = host.only_container()?;
+                if reason == SessionEndReason::ContainerGone {
+                    return engine::docker(&["rm", "-f", "-v", &container]).map(drop);
                 }
-                _ => shoot(),
+                if reason == SessionEndReason::Oom {
+                    ran_out_of_memory(&container, since).await?;
+                }
+                shoot(&container)
             })
             .await?;
             ensure!(end["reason"] == reason.as_str(), "{end:#}");

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::client::id_of;
 use tests::sse::{Parser, output_of};
-use tests::{Client, Follower, Host};
+use tests::{Client, Follower, Host, wait};
 
 /// What follows from a stream that was followed to its end: numbers, order, and the same as what is stored.
 async fn check_stream(client: &Client, call_id: &str) -> Result<Vec<tests::SseEvent>> {
@@ -160,7 +160,10 @@ async fn a_call_ends_with_its_time() {
         let body = json!({"tool": "bash", "arguments": {"command": "echo begun; sleep 4243"}, "timeout_ms": 700, "wait_ms": 60_000});
         let call = client.post(&format!("/v1/sessions/{session}/calls"), &body).await?.expect(200)?;
         ensure!(call["status"] == "timed_out" && call["ended"]["reason"] == "timeout", "{call:#}");
-        ensure!(call["result"]["structured"]["stdout"] == "begun\n", "{call:#}");
+        // All that it wrote until then is in the result; a busy machine may not have let it write anything.
+        let said = output_of(&client.follow(&id_of(&call)?).await?, "stdout");
+        let kept = call["result"]["structured"]["stdout"].as_str().unwrap_or_default();
+        ensure!(kept == said && matches!(kept, "begun\n" | ""), "{said:?} {call:#}");
         let left = client.bash(&session, "pgrep -f 'sleep 4243' || echo none").await?;
         ensure!(left["result"]["structured"]["stdout"] == "none\n", "{left:#}");
         Ok(())
@@ -230,8 +233,8 @@ async fn the_document_that_is_served_is_the_one_that_is_committed() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../openapi/toolhost.json");
         let committed: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         ensure!(served == committed, "run `make openapi`");
-        ensure!(nobody.get("/healthz").await?.status == 200 && nobody.get("/readyz").await?.status == 200);
-        Ok(())
+        ensure!(nobody.get("/healthz").await?.status == 200);
+        wait::until("it is ready", || async { Ok(nobody.get("/readyz").await?.status == 200) }).await
     })
     .await;
 }

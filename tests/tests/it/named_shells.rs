@@ -86,7 +86,7 @@ async fn a_stuck_command_is_ended_and_its_named_shell_goes_on() {
         let stdout = async |command: &str| stdout(client, &session, command).await;
         stdout("A=1").await?;
         // A timeout, and a cancel: either the shell is kept as the command had made it, or the answer says that it is not.
-        let stuck = json!({"tool": "bash", "arguments": {"shell": "main", "command": "B=2; sleep 4300"}, "timeout_ms": 1_500});
+        let stuck = json!({"tool": "bash", "arguments": {"shell": "main", "command": "B=2; sleep 4300"}, "timeout_ms": SHORT_MS});
         let call = client.ended(&client.submit_with(&session, stuck).await?).await?;
         ensure!(call["status"] == "timed_out", "{call:#}");
         let kept = call["result"]["structured"]["shell_replaced"] == false;
@@ -289,7 +289,7 @@ async fn calls_in_line_take_no_slot_and_can_be_ended() {
             let (first, of) = line(client, &session, kind, kind).await?;
             let mut calls = Vec::new();
             for n in 1..=5 {
-                let timeout_ms = if n == 4 { 3_000 } else { 300_000 };
+                let timeout_ms = if n == 4 { SHORT_MS } else { 300_000 };
                 calls.push(
                     client.submit_with(&session, of(&add.replace('%', &n.to_string()), timeout_ms)).await?,
                 );
@@ -304,7 +304,7 @@ async fn calls_in_line_take_no_slot_and_can_be_ended() {
             ensure!(client.ended(&calls[1]).await?["status"] == "cancelled");
             ensure!(client.call(&first).await?["status"] == "running", "what they wait for goes on");
             // It needs another call to go on, for which there is a slot. Who waits longer than its timeout meanwhile has all of it still.
-            client.bash(&session, &format!("sleep 3.5; touch {kind}")).await?;
+            client.bash(&session, &format!("sleep {}; touch {kind}", SHORT_MS / 1_000)).await?;
             let mut started = String::new();
             for call in [&first, &calls[0], &calls[2], &calls[3], &calls[4]] {
                 let ended = client.ended(call).await?;
@@ -316,7 +316,7 @@ async fn calls_in_line_take_no_slot_and_can_be_ended() {
             }
             let waited = client.call(&calls[4]).await?;
             let usage = |name: &str| waited["usage"][name].as_u64().unwrap_or_default();
-            ensure!(usage("queue_ms") >= 3_500 && usage("duration_ms") < usage("queue_ms"), "{waited:#}");
+            ensure!(usage("queue_ms") >= SHORT_MS && usage("duration_ms") < usage("queue_ms"), "{waited:#}");
             let last = client.ended(&client.submit_with(&session, of(show, 300_000)).await?).await?;
             ensure!(last["result"]["structured"]["stdout"] == "01345\n", "{last:#}");
         }
@@ -354,7 +354,8 @@ async fn a_call_in_line_can_be_ended_after_its_worker_died() {
         for calls in &lines {
             client.post(&format!("/v1/calls/{}/cancel", calls[1]), &json!({})).await?;
             let cancelled = client.ended(&calls[1]).await?;
-            ensure!(cancelled["status"] == "cancelled" && cancelled["attempt"] == 2, "{cancelled:#}");
+            let attempt = cancelled["attempt"].as_u64();
+            ensure!(cancelled["status"] == "cancelled" && attempt >= Some(2), "{cancelled:#}");
             ensure!(client.call(&calls[0]).await?["status"] == "running", "what they wait for goes on");
         }
         // Who has stood in line for longer than its time, under two workers, has all of it.

@@ -39,23 +39,27 @@ async fn code_that_meddles_with_its_interpreter_breaks_its_own_context_alone() {
         ensure!(call["status"] == "succeeded", "{call:#}");
         let call = node(&client, &session, "main", "x").await?;
         ensure!(call["status"] == "failed" && call["error"]["code"] == "interpreter_died", "{call:#}");
-        // One that does not listen there, or stops its launcher, holds its own calls up for their time and no longer.
+        // One that does not listen there holds its own calls up for their time and no longer.
         let deaf = "process._getActiveHandles().find((one) => one._handle?.fd === 3).pause(); setInterval(() => {}, 1 << 30); 'deaf'";
         let call = node(&client, &session, "main", deaf).await?;
         ensure!(structured(&call, "result") == "'deaf'", "{call:#}");
-        for code in ["1", "process.kill(process.ppid, 'SIGSTOP'); for (;;) {}"] {
-            if code != "1" {
-                // Its second is the code's, and not that of an interpreter that starts.
-                node(&client, &session, "main", "1").await?;
-            }
-            let body = json!({"tool": "node_execute", "timeout_ms": 1000, "arguments": {"code": code, "context": "main"}});
-            let call = client.submit_with(&session, body).await?;
-            let call = client.ended(&call).await?;
-            ensure!(
-                call["status"] == "timed_out" && structured(&call, "context")["lost"] == "timeout",
-                "{code}: {call:#}"
-            );
-        }
+        let body = json!({"tool": "node_execute", "timeout_ms": 1000, "arguments": {"code": "1", "context": "main"}});
+        let call = client.ended(&client.submit_with(&session, body).await?).await?;
+        ensure!(
+            call["status"] == "timed_out" && structured(&call, "context")["lost"] == "timeout",
+            "{call:#}"
+        );
+        // A launcher that is stopped heeds nothing, and that it is stopped can be seen: before that it would heed the interrupt.
+        let stops = "process.kill(process.ppid, 'SIGSTOP'); require('fs').writeFileSync('stopped', ''); for (;;) {}";
+        let arguments = json!({"code": stops, "context": "main"});
+        let call = client.submit(&session, "node_execute", arguments).await?;
+        client.stdout(&session, "until test -e stopped; do sleep 0.05; done").await?;
+        client.post(&format!("/v1/calls/{call}/cancel"), &json!({})).await?;
+        let call = client.ended(&call).await?;
+        ensure!(
+            call["status"] == "cancelled" && structured(&call, "context")["lost"] == "cancelled",
+            "{call:#}"
+        );
         let call = node(&client, &session, "main", "typeof x").await?;
         ensure!(structured(&call, "result") == "'undefined'", "{call:#}");
         Ok(())

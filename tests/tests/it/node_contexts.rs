@@ -139,10 +139,11 @@ async fn output_of_a_context_streams_and_is_whole_and_its_calls() {
         ensure!(stdout.len() == 1_300_000 && count(&stdout, b'o') == 999_990 && count(&stdout, b'c') == 300_000, "{}", stdout.len());
         ensure!(stderr.len() == 1_000_000 && count(&stderr, b'e') == 999_990, "{}", stderr.len());
         // What is written between two calls belongs to neither.
-        let late = "setTimeout(() => { console.log('late'.repeat(50_000)); fs.writeFileSync('late', '') }, 20)\nconsole.log('mine')";
+        let late = "const timer = setInterval(() => { if (!fs.existsSync('say')) return\n\
+            clearInterval(timer); console.log('late'.repeat(50_000)); fs.writeFileSync('late', '') }, 5)\nconsole.log('mine')";
         let call = node(&client, &session, "main", late).await?;
         ensure!(structured(&call, "stdout") == "mine\n", "{call:#}");
-        client.bash(&session, "until test -e late; do sleep 0.01; done").await?;
+        client.stdout(&session, "touch say; until test -e late; do sleep 0.01; done").await?;
         let call = node(&client, &session, "main", "console.log('next')").await?;
         ensure!(output(&client, &call, "stdout").await? == b"next\n", "{call:#}");
         // A child that goes on does not hold the call.
@@ -194,15 +195,22 @@ async fn errors_and_interrupts_leave_the_context_its_state() {
             );
             is_result(&run("x").await?, "1")?;
         }
+        // Asked for over the API. What is interrupted has begun: it has said so.
+        let call = run("x").await?;
+        let context = structured(&call, "context")["id"].as_str().context("an id")?.to_owned();
+        let path = format!("/v1/sessions/{session}/contexts/{context}");
         for code in [
             "console.log('on'); while (true) {}",
             "console.log('on'); await new Promise(() => {})",
-            "console.log('on'); require('child_process').execSync('sleep 1000')",
+            "require('child_process').execSync('echo on; exec sleep 1000', { stdio: 'inherit' })",
             "console.log('on'); try { for (;;) {} } catch {}; console.log('off')",
         ] {
-            let call = submit(&client, &session, code, json!({"timeout_ms": 1500})).await?;
+            let call = submit(&client, &session, code, json!({})).await?;
+            Follower::new(&client, &call).until(|event| event.event == "call.output").await?;
+            ensure!(client.get(&path).await?.expect(200)?["status"] == "busy");
+            client.post(&format!("{path}/interrupt"), &json!({})).await?.expect(200)?;
             let call = client.ended(&call).await?;
-            ensure!(call["status"] == "timed_out" && structured(&call, "stdout") == "on\n", "{call:#}");
+            ensure!(call["status"] == "succeeded" && structured(&call, "stdout") == "on\n", "{call:#}");
             ensure!(
                 structured(&call, "error")["name"] == "Interrupted"
                     && structured(&call, "context")["lost"].is_null(),
@@ -210,20 +218,15 @@ async fn errors_and_interrupts_leave_the_context_its_state() {
             );
             is_result(&run("x").await?, "1")?;
         }
-        // Asked for over the API.
-        let call = run("x").await?;
-        let context = structured(&call, "context")["id"].as_str().context("an id")?.to_owned();
-        let path = format!("/v1/sessions/{session}/contexts/{context}");
-        let call = submit(&client, &session, "console.log('on'); for (;;) {}", json!({})).await?;
-        Follower::new(&client, &call).until(|event| event.event == "call.output").await?;
-        ensure!(client.get(&path).await?.expect(200)?["status"] == "busy");
-        client.post(&format!("{path}/interrupt"), &json!({})).await?.expect(200)?;
+        // One whose time is over is interrupted as well. Where it is too slow to heed that, the state is lost, and the answer says so.
+        let call =
+            submit(&client, &session, "console.log('on'); while (true) {}", json!({"timeout_ms": 10_000}))
+                .await?;
         let call = client.ended(&call).await?;
-        ensure!(
-            call["status"] == "succeeded" && structured(&call, "error")["name"] == "Interrupted",
-            "{call:#}"
-        );
-        is_result(&run("x").await?, "1")?;
+        let lost = &structured(&call, "context")["lost"];
+        ensure!(call["status"] == "timed_out" && structured(&call, "stdout") == "on\n", "{call:#}");
+        ensure!(lost == "timeout" || structured(&call, "error")["name"] == "Interrupted", "{call:#}");
+        is_result(&run("typeof x").await?, if lost.is_null() { "'number'" } else { "'undefined'" })?;
         // One that does not heed it takes the state along, and both calls say so.
         let call = submit(
             &client,

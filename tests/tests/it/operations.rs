@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use rand::RngExt;
 use sqlx::{Connection, Executor, PgConnection};
 use tests::Host;
 use tests::process::built;
@@ -19,9 +20,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// An address that nobody listens on at the moment.
-fn free() -> Result<String> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+/// Addresses that nobody listens on, with ports below those that the kernel gives out by itself: by chance nobody gets one before it is used.
+fn free<const N: usize>() -> Result<[String; N]> {
+    let ports = std::iter::repeat_with(|| rand::rng().random_range(20_000..32_000_u16)).take(1_000);
+    // Held until all are chosen, so that they differ.
+    let held: Vec<_> = ports.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).take(N).collect();
+    ensure!(held.len() == N, "there are no free ports");
+    let addresses = held.iter().map(TcpListener::local_addr).collect::<std::io::Result<Vec<_>>>()?;
+    Ok(std::array::from_fn(|n| addresses[n].to_string()))
 }
 
 /// The programs that the page calls by name: ours, and those of the newest Postgres.
@@ -66,7 +72,7 @@ async fn the_way_from_nothing_to_two_tenants_works_as_printed() {
             let kept = name != "TOOLHOST_WORKER__END_SESSIONS_AT_EXIT";
             kept && !of_page.iter().any(|section| name.starts_with(&format!("TOOLHOST_{section}__")))
         }));
-        let api = free()?;
+        let [api, others @ ..] = free::<5>()?;
         command
             .env_remove("TOOLHOST_DATABASE__URL")
             .env("TOOLHOST_SERVER__LISTEN", &api)
@@ -77,9 +83,7 @@ async fn the_way_from_nothing_to_two_tenants_works_as_printed() {
             .env("SOURCE", root())
             .env("PATH", path()?)
             .env("no_proxy", "*");
-        for name in ["API_METRICS", "WORKER_METRICS", "NEW_METRICS", "PROMETHEUS"] {
-            command.env(name, free()?);
-        }
+        command.envs(["API_METRICS", "WORKER_METRICS", "NEW_METRICS", "PROMETHEUS"].into_iter().zip(others));
         let mut child = command.process_group(0).spawn()?;
         let group = Pid::from_raw(i32::try_from(child.id())?);
         let status = tokio::task::spawn_blocking(move || child.wait()).await??;

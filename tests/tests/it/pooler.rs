@@ -117,7 +117,7 @@ async fn the_main_job_runs_behind_a_pooler_in_transaction_mode() {
         acme.delete(&format!("/v1/sessions/{session}")).await?;
         wait::session(&acme, &session, |session| session["status"] == "ended").await?;
 
-        ensure!(acme.get("/readyz").await?.status == 200);
+        wait::until("it is ready", async || Ok(acme.get("/readyz").await?.status == 200)).await?;
         let said = host.cli(&["audit", "verify"])?;
         ensure!(!said.is_empty());
         let worker = host.processes.last_mut().context("a worker")?;

@@ -86,11 +86,19 @@ async fn idle_and_old_sessions_end_and_say_why() {
         let client = host.tenant("acme")?.client;
         let idle = client.session(json!({"idle_timeout_s": 1})).await?;
         let old = client.session(json!({"lifetime_s": 3})).await?;
-        client.stdout(&old, "true").await?;
+        // Its time runs from its creation: what is asked of it runs by then, waits for the sandbox, or comes too late.
+        let body = json!({"tool": "bash", "arguments": {"command": "sleep 4250"}});
+        let asked = client.post(&format!("/v1/sessions/{old}/calls"), &body).await?;
         for (session, reason) in [(&idle, "idle"), (&old, "expired")] {
             let session = ended(&client, session).await?;
             ensure!(session["ended"]["reason"] == reason, "{session:#}");
             ensure!(session["ended"]["message"].as_str().is_some_and(|text| text.len() > 20), "{session:#}");
+        }
+        if asked.status == 409 {
+            asked.problem(409, "session_ended")?;
+        } else {
+            let call = client.ended(&tests::client::id_of(&asked.expect(202)?)?).await?;
+            ensure!(call["ended"]["reason"] == "session_ended", "{call:#}");
         }
         Ok(())
     })
@@ -101,8 +109,15 @@ async fn idle_and_old_sessions_end_and_say_why() {
 async fn a_busy_session_is_not_idle() {
     Host::test(&[], async |host| {
         let client = host.tenant("acme")?.client;
-        let session = client.session(json!({"idle_timeout_s": 1})).await?;
-        ensure!(client.stdout(&session, "sleep 4; echo done").await? == "done\n");
+        let session = client.session(json!({})).await?;
+        let call = client.submit(&session, "bash", json!({"command": "sleep 4; echo done"})).await?;
+        Follower::new(&client, &call).until(|event| event.event == "call.started").await?;
+        // Only now, as it is idle for as long as nothing has come to it.
+        let patch = client.request("PATCH", &format!("/v1/sessions/{session}"));
+        client.send(patch.json(&json!({"idle_timeout_s": 1}))).await?.expect(200)?;
+        let call = client.ended(&call).await?;
+        ensure!(call["status"] == "succeeded", "{call:#}");
+        ensure!(call["result"]["structured"]["stdout"] == "done\n", "{call:#}");
         Ok(())
     })
     .await;

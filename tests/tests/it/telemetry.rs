@@ -237,7 +237,7 @@ async fn scrapers_that_read_nothing_hold_nothing_up() {
         let metrics = Client::new(&metrics, "");
         let ended = "toolhost_calls_ended_total{status=\"succeeded\",tool=\"bash\"}";
         wait::until("another one is served", || async { Ok(value(&metrics, ended).await? >= 5.0) }).await?;
-        ensure!(metrics.get("/readyz").await?.status == 200);
+        wait::until("it is ready", || async { Ok(metrics.get("/readyz").await?.status == 200) }).await?;
         // It still stops in order, with all of them there.
         let stopped = host.processes[0].stop()?;
         ensure!(stopped.success(), "{stopped}");

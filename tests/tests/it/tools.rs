@@ -36,7 +36,7 @@ async fn bash_takes_directory_environment_and_input() {
         let text = out["stdout"].as_str().context("stdout")?;
         ensure!(text.starts_with("/tmp\nsc\ntyped\n"), "{text}");
         let out =
-            done(&client, &session, "Bash", json!({"command": "echo $0 alias", "timeout": 5000})).await?;
+            done(&client, &session, "Bash", json!({"command": "echo $0 alias", "timeout": 60_000})).await?;
         ensure!(out["stdout"].as_str().is_some_and(|text| text.contains("alias")), "{out}");
         let out = done(&client, &session, "bash", json!({"command": "kill -9 $$"})).await?;
         ensure!(out["signal"] == "SIGKILL", "{out}");
@@ -108,7 +108,8 @@ async fn a_command_may_move_to_the_background() {
             &client,
             &session,
             "bash",
-            json!({"command": "echo slow; sleep 4245", "background_after_ms": 500}),
+            // Long after it has written: what comes later is in the log alone.
+            json!({"command": "echo slow; sleep 4245", "background_after_ms": 10_000}),
         )
         .await?;
         let shell = slow["shell_id"].as_str().context("became a shell")?;

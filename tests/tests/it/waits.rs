@@ -131,7 +131,7 @@ async fn a_wait_outlives_its_worker() {
         client.bash(&session, "touch go").await?;
         let ended = client.ended(&wait).await?;
         ensure!(ended["status"] == "succeeded" && structured(&ended)["exit_code"] == 3, "{ended:#}");
-        ensure!(ended["attempt"] == 2, "{ended:#}");
+        ensure!(ended["attempt"].as_u64() >= Some(2), "{ended:#}");
         Ok(())
     })
     .await;

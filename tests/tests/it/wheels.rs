@@ -228,7 +228,7 @@ async fn goes_on_under_another_worker(client: &Client, session: &str, call: &str
     let freed = json!({"tool": "write_file", "arguments": {"path": "go", "content": ""}});
     client.post(&format!("/v1/sessions/{session}/calls"), &freed).await?.expect(202)?;
     let call = client.ended(call).await?;
-    ensure!(call["status"] == "succeeded" && call["attempt"] == 2, "{call:#}");
+    ensure!(call["status"] == "succeeded" && call["attempt"].as_u64() >= Some(2), "{call:#}");
     ensure!(structured(&call, "result") == "'1.0'" && structured(&call, "stdout") == "begun\n", "{call:#}");
     Ok(call)
 }

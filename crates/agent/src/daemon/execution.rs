@@ -236,6 +236,7 @@ impl Daemon {
             self.unwatch(&gate);
         }
         self.say_attached(id);
+        self.write_input(id);
     }
 
     /// The shell is gone, or slow, and the command has certainly not begun: a new shell takes over from a warm one.

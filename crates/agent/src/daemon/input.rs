@@ -10,7 +10,7 @@ use protocol::{AgentError, ErrorCode, OperationKey, Reply, StdinWritten, StreamI
 use super::{Daemon, Source};
 use crate::journal::Entry;
 use crate::limits;
-use crate::operation::{Input, Operation, OperationId};
+use crate::operation::{Input, Operation, OperationId, Phase};
 
 /// What ends the input of a terminal: Ctrl-D. The terminal itself stays open.
 const END_OF_TRANSMISSION: u8 = 4;
@@ -131,6 +131,10 @@ impl Daemon {
     pub(super) fn write_input(&mut self, id: OperationId) {
         let mut answers = Vec::new();
         let Some(operation) = self.operations.get_mut(&id) else { return };
+        // A warm shell that does not begin is given up, and what its pipe had taken would go with it.
+        if operation.warm && matches!(operation.phase, Phase::Starting(_)) {
+            return;
+        }
         let Some(process) = &mut operation.process else { return };
         let mut over = false;
         while let (Some(stdin), Some(input)) = (&process.stdin, operation.input.front_mut()) {

@@ -82,18 +82,18 @@ fn a_kernel_keeps_its_state_from_request_to_request() {
     assert_eq!((ended.stdout().as_str(), ended.code()), ("x is 1", Some(0)));
     // One that heeds the interrupt keeps the kernel.
     let mut slow = request(&kernel, "import time\nout('on')\ntime.sleep(1000)");
-    (slow.timeout_ms, slow.grace_ms) = (Some(500), 10_000);
-    let ended = worker.run(slow);
-    assert_eq!((ended.stdout().as_str(), ended.code()), ("on", Some(130)));
+    slow.grace_ms = 10_000;
+    let ended = worker.run_past_deadline(&key("slow"), slow, "on");
+    assert_eq!((ended.stdout().as_str(), ended.code()), ("", Some(130)));
     assert!(ended.exit().timed_out);
     // One that does not is left to the worker: its own operation ends all the same.
     let mut deaf = request(
         &kernel,
         "signal = __import__('signal')\nsignal.signal(2, signal.SIG_IGN)\nx += 1\nout('deaf')\nwhile True: pass",
     );
-    (deaf.timeout_ms, deaf.grace_ms) = (Some(500), 200);
-    let ended = worker.run(deaf);
-    assert!(ended.stdout() == "deaf" && ended.exit().timed_out && ended.exit().signal.is_some());
+    deaf.grace_ms = 200;
+    let ended = worker.run_past_deadline(&key("deaf"), deaf, "deaf");
+    assert!(ended.stdout().is_empty() && ended.exit().timed_out && ended.exit().signal.is_some());
     assert!(matches!(worker.kill(&kernel, 0), Reply::Done));
     let refused = worker.run(request(&kernel, "x"));
     assert_eq!(refused.error.map(|error| error.code), Some(ErrorCode::Ended));

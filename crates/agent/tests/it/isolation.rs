@@ -1,6 +1,6 @@
 //! What a tool can reach: itself and its files, not the agent.
 
-use crate::harness::{Options, Sandbox};
+use crate::harness::{Options, Sandbox, argv};
 
 #[test]
 fn a_tool_has_no_capability_no_group_and_three_descriptors() {
@@ -65,7 +65,10 @@ fn a_tool_can_neither_signal_nor_trace_nor_reach_the_agent() {
     let mut sandbox = Sandbox::with(Options { warm_shells: 1, ..Options::default() });
     let mut worker = sandbox.worker();
     std::fs::write(sandbox.workspace().join("attack.py"), ATTACK).expect("writes");
-    let ended = worker.sh("python3 attack.py; cat /proc/1/cmdline | tr '\\0' ' '");
+    // Nothing may start beside the attack: a process that is still root when it is found and the tool's own when it is attacked
+    // proves nothing. So the next shell waits already, and is not taken.
+    while worker.status().processes < 1 {}
+    let ended = worker.run(argv(&["sh", "-c", "python3 attack.py; cat /proc/1/cmdline | tr '\\0' ' '"]));
     assert_eq!(ended.stdout(), "succeeded: []\n/.toolhost/agent ", "{}", ended.stderr());
     assert_eq!(worker.sh("kill -9 -1; echo alive").exit().signal, None);
     assert_eq!(worker.sh("echo alive").stdout(), "alive\n");

@@ -51,8 +51,9 @@ fn a_command_finds_a_controlling_terminal_of_its_own() {
 fn ctrl_c_goes_through_the_line_discipline_to_the_foreground_alone() {
     let mut sandbox = Sandbox::start();
     let mut worker = sandbox.worker();
-    // An interactive shell puts its commands into groups of their own, and lives on when one is interrupted.
-    let (target, stream) = start(&mut worker, "job", "exec bash --norc -i");
+    // An interactive shell puts its commands into groups of their own, and lives on when one is interrupted. It leaves the terminal
+    // as it is: an end of input that is typed before its line editor is back would be lost.
+    let (target, stream) = start(&mut worker, "job", "exec bash --norc --noediting -i");
     type_in(&mut worker, &target, 1, "PS1=; sh -c \"echo rea''dy; exec sleep 1000\"\n", false);
     worker.until(stream, "ready\r\n");
     type_in(&mut worker, &target, 2, "\u{3}", false);

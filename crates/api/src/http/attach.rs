@@ -217,10 +217,10 @@ impl Attachment {
                     return Err(Problem::new(Code::Conflict, detail).with("taken_bytes", told.taken_bytes));
                 }
                 Ok(_) => {}
-                Err(error) => {
+                Err(problem) => {
                     // The next input finds a new line, to whichever worker has the session then.
                     *line = None;
-                    return Err(error.into());
+                    return Err(problem);
                 }
             }
         }

@@ -48,6 +48,25 @@ impl ApiState {
             }
         }
     }
+
+    /// What an operation came to. A sandbox that went away with its session is the session's end, and no failure.
+    pub(crate) async fn come_to<T>(
+        &self,
+        context: &TenantContext,
+        session_id: SessionId,
+        outcome: Result<T, impl Into<Problem>>,
+    ) -> Result<T, Problem> {
+        let problem: Problem = match outcome {
+            Ok(done) => return Ok(done),
+            Err(error) => error.into(),
+        };
+        if problem.code != Code::SandboxLost {
+            return Err(problem);
+        }
+        let place = self.store.session_place(context, session_id).await;
+        let end = place.ok().and_then(|place| place.end);
+        Err(end.map_or(problem, |end| refusal::session_ended(&end)))
+    }
 }
 
 impl From<ExchangeError> for Problem {

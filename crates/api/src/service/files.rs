@@ -125,7 +125,7 @@ impl<'a> Files<'a> {
         let permit = self.transfer()?;
         let mut duplex = self.exchange(operation).await?;
         // The first piece tells whether there is anything to answer with.
-        match Item::step(duplex.from.recv().await)? {
+        match self.step(&mut duplex).await? {
             Some(first) => Ok(rest(Some(first), duplex, permit)),
             None => Ok(stream::empty().boxed()),
         }
@@ -146,7 +146,7 @@ impl<'a> Files<'a> {
         };
         let operation = Operation::WriteFile { file: self.file.clone(), length, replace, permissions };
         let _permit = self.transfer()?;
-        send(self.duplex(operation).await?, bounded(pieces)).await
+        self.send(operation, bounded(pieces)).await
     }
 
     /// Writes a file below the directory, from pieces that are bounded already.
@@ -159,7 +159,7 @@ impl<'a> Files<'a> {
     ) -> Result<FileSaved, Problem> {
         let length = FileLength::AtMost(UPLOAD_BYTES);
         let operation = Operation::WriteFile { file: file.clone(), length, replace, permissions };
-        send(self.duplex(operation).await?, pieces.fuse()).await
+        self.send(operation, pieces.fuse()).await
     }
 
     /// Removes the file or directory.
@@ -178,7 +178,7 @@ impl<'a> Files<'a> {
         let operation = Operation::ListFiles { file, max_depth, include_hidden, limit };
         let mut duplex = self.exchange(operation).await?;
         let (mut entries, mut last) = (Vec::new(), None);
-        while let Some(piece) = Item::step(duplex.from.recv().await)? {
+        while let Some(piece) = self.step(&mut duplex).await? {
             match piece {
                 Piece::Message(message) if message.is_array() => {
                     entries.extend(Piece::Message(message).into_message::<Vec<FileEntry>>()?);
@@ -194,7 +194,7 @@ impl<'a> Files<'a> {
     pub(crate) async fn pack(&self) -> Result<Answer, Problem> {
         let permit = self.transfer()?;
         let mut duplex = self.exchange(Operation::PackFiles { file: self.file.clone() }).await?;
-        match Item::step(duplex.from.recv().await)? {
+        match self.step(&mut duplex).await? {
             Some(Piece::Message(_)) => Ok(rest(None, duplex, permit)),
             other => Err(Problem::internal("pack files", &format!("{other:?} in place of a beginning"))),
         }
@@ -207,7 +207,7 @@ impl<'a> Files<'a> {
     ) -> Result<Unpacked, Problem> {
         let operation = Operation::UnpackFiles { file: self.file.clone() };
         let _permit = self.transfer()?;
-        send(self.duplex(operation).await?, bounded(pieces)).await
+        self.send(operation, bounded(pieces)).await
     }
 
     /// Gives what is at the path another one.
@@ -246,7 +246,27 @@ impl<'a> Files<'a> {
     /// An operation without input that answers with one message.
     async fn ask<T: DeserializeOwned>(&self, operation: Operation) -> Result<T, Problem> {
         let mut duplex = self.exchange(operation).await?;
-        answer(&mut duplex.from).await
+        self.come_to(answer(&mut duplex.from).await).await
+    }
+
+    /// An operation with what a client sends, which answers with one message.
+    async fn send<T: DeserializeOwned>(
+        &self,
+        operation: Operation,
+        pieces: impl Stream<Item = Result<Bytes, Problem>>,
+    ) -> Result<T, Problem> {
+        let duplex = self.duplex(operation).await?;
+        self.come_to(send(duplex, pieces).await).await
+    }
+
+    /// The next piece of an answer; `None` at its end.
+    async fn step(&self, duplex: &mut Duplex) -> Result<Option<Piece>, Problem> {
+        self.come_to(Item::step(duplex.from.recv().await)).await
+    }
+
+    /// See [`ApiState::come_to`].
+    async fn come_to<T>(&self, outcome: Result<T, impl Into<Problem>>) -> Result<T, Problem> {
+        self.state.come_to(self.context, self.session_id, outcome).await
     }
 }
 

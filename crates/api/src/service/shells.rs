@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::exchange::{ExchangeError, Item, Operation, ShellOrder, ShellTold};
+use domain::exchange::{ExchangeError, Item, Operation, Piece, ShellOrder, ShellTold};
 use domain::limits::EXCHANGE_DATA_BYTES;
 use domain::policy::{Decision, Question, evaluate};
 use domain::{Call, CallStatus, Code, QueuePlace, SessionId, Shell, ShellId, ShellStatus, TenantContext};
@@ -197,6 +197,9 @@ pub(crate) async fn may(
 
 /// An open way to a running shell.
 pub(crate) struct Line {
+    state: ApiState,
+    context: TenantContext,
+    session_id: SessionId,
     duplex: Duplex,
 }
 
@@ -225,24 +228,29 @@ impl Line {
         id: ShellId,
     ) -> Result<Self, Problem> {
         let duplex = state.open_exchange(context, session_id, Operation::Shell { shell_id: id }).await?;
-        Ok(Self { duplex })
+        Ok(Self { state: state.clone(), context: context.clone(), session_id, duplex })
     }
 
     /// Sends one item and waits until it is taken in.
-    pub(crate) async fn tell(&mut self, item: Item) -> Result<ShellTold, ExchangeError> {
+    pub(crate) async fn tell(&mut self, item: Item) -> Result<ShellTold, Problem> {
         // When it is not taken there is an answer that says why.
         let _ = self.duplex.to.send(item).await;
-        match Item::step(self.duplex.from.recv().await)? {
-            Some(piece) => piece.into_message(),
-            None => Err(ExchangeError::broken_off()),
+        match self.step().await? {
+            Some(piece) => Ok(piece.into_message()?),
+            None => Err(ExchangeError::broken_off().into()),
         }
     }
 
     /// Ends it in order.
-    async fn hang_up(mut self) -> Result<(), ExchangeError> {
+    async fn hang_up(mut self) -> Result<(), Problem> {
         let _ = self.duplex.to.send(Item::End).await;
-        while Item::step(self.duplex.from.recv().await)?.is_some() {}
+        while self.step().await?.is_some() {}
         Ok(())
+    }
+
+    async fn step(&mut self) -> Result<Option<Piece>, Problem> {
+        let received = Item::step(self.duplex.from.recv().await);
+        self.state.come_to(&self.context, self.session_id, received).await
     }
 }
 

@@ -18,10 +18,14 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::access::{self, Credential};
+use crate::config::RECHECK;
 use crate::state::ApiState;
 
 /// Time for the last word, before the connection is cut.
 pub(crate) const LAST_WORD: Duration = Duration::from_millis(500);
+
+// The promise of docs/security.md and docs/operations.md: what may not go on is over within five seconds, also where nobody has told of it.
+const _: () = assert!(store::REMEMBER.as_millis() + RECHECK.as_millis() + LAST_WORD.as_millis() < 5_000);
 
 /// A connection that carries one answer at a time, and can be cut with it.
 #[derive(Debug, Clone, Default)]

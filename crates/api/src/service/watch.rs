@@ -81,7 +81,8 @@ impl Watch {
         let mut duplex = self.state.open_exchange(&self.context, self.session_id, operation).await?;
         // When it is not taken there is an answer that says why.
         let _ = duplex.to.send(Item::End).await;
-        match Item::step(duplex.from.recv().await)? {
+        let first = Item::step(duplex.from.recv().await);
+        match self.state.come_to(&self.context, self.session_id, first).await? {
             Some(Piece::Message(Value::Null)) => Ok(duplex),
             _ => Err(Problem::internal("watch files", &"something in place of a beginning")),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{ApiConfig, ApiState, NoExchange, Ports, Readiness, ReadinessCheck};
+use api::{ApiConfig, ApiState, Exchange, NoExchange, Ports, Readiness, ReadinessCheck};
 use domain::call::Outcome;
 use domain::dispatch::NoDispatch;
 use domain::event::OutputPiece;
@@ -44,6 +44,15 @@ impl App {
 
     /// A service on this database.
     pub(crate) async fn on(database: TestDatabase, change: impl FnOnce(&mut ApiConfig)) -> Self {
+        Self::reaching(Arc::new(NoExchange), database, change).await
+    }
+
+    /// The same, which reaches the workers of sessions so.
+    pub(crate) async fn reaching(
+        exchange: Arc<dyn Exchange>,
+        database: TestDatabase,
+        change: impl FnOnce(&mut ApiConfig),
+    ) -> Self {
         let registry = Registry::new();
         let store = Store::connect(&database.config(), &registry).await.expect("connects");
         let mut config = ApiConfig { signing_key: vec![9; 32], ..ApiConfig::default() };
@@ -55,11 +64,7 @@ impl App {
         let checks = vec![ReadinessCheck::new("engine", || async { Ok(()) })];
         let checks = Readiness::new(&store, checks, stop.clone());
         let catalog = Arc::new(tools::Catalog::standard());
-        let ports = Ports {
-            dispatch: Arc::new(NoDispatch),
-            exchange: Arc::new(NoExchange),
-            traces: Arc::new(NoTraces),
-        };
+        let ports = Ports { dispatch: Arc::new(NoDispatch), exchange, traces: Arc::new(NoTraces) };
         let state = ApiState::new(store.clone(), catalog, ports, config, &registry, checks, stop.clone())
             .expect("a state");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -114,17 +119,9 @@ impl App {
     pub(crate) async fn worker(&self) -> Worker {
         let host = self.store.register_host("here").await.expect("a host");
         let lease = self.store.register_worker(host).await.expect("a lease");
-        let worker =
-            Worker { store: self.store.clone(), id: lease.worker_id, cursor: ClaimCursor::default() };
-        let (store, id) = (self.store.clone(), lease.worker_id);
-        tokio::spawn(async move {
-            let mut heartbeat = tokio::time::interval(Duration::from_secs(2));
-            loop {
-                heartbeat.tick().await;
-                let _ = store.renew_lease(id).await;
-            }
-        });
-        worker
+        // Nothing here is about leases, and on a busy machine one may be over between two renewals.
+        self.database.execute("UPDATE workers SET lease_expires_at = 'infinity'").await.expect("is for good");
+        Worker { store: self.store.clone(), id: lease.worker_id, cursor: ClaimCursor::default() }
     }
 
     /// A call of a fresh session that a worker has just been given.

@@ -220,7 +220,7 @@ async fn what_is_too_large_or_too_slow_is_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_of_http_2_without_a_request_is_closed_and_one_with_a_stream_is_not() {
     let app = App::with(|config| {
-        config.header_timeout = Duration::from_millis(500);
+        config.header_timeout = Duration::from_secs(2);
         config.streams.heartbeat = Duration::from_millis(200);
     })
     .await;
@@ -248,7 +248,7 @@ async fn a_connection_of_http_2_without_a_request_is_closed_and_one_with_a_strea
         }
         said
     };
-    let said = tokio::time::timeout(Duration::from_secs(15), closing).await.expect("is closed");
+    let said = tokio::time::timeout(Duration::from_secs(60), closing).await.expect("is closed");
     assert!(said.contains(&GOAWAY), "{said:?}");
     // By then the stream has been open for longer than that, and it goes on.
     let mut beats = 0;
@@ -263,7 +263,7 @@ async fn a_connection_of_http_2_without_a_request_is_closed_and_one_with_a_strea
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 
-/// Sends bytes and reads until the service closes, which it must within a few seconds.
+/// Sends bytes and reads until the service answers or closes.
 async fn talk(address: &str, bytes: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("connects");
     stream.write_all(bytes.as_bytes()).await.expect("writes");
@@ -277,7 +277,7 @@ async fn talk(address: &str, bytes: &str) -> String {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), reading).await.expect("answered or closed");
+    tokio::time::timeout(Duration::from_secs(30), reading).await.expect("answered or closed");
     String::from_utf8_lossy(&answer[..length]).into_owned()
 }
 

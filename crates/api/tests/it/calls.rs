@@ -59,9 +59,17 @@ async fn a_client_that_goes_away_cancels_nothing() {
     let app = App::start().await;
     let client = app.client().await;
     let path = format!("/v1/sessions/{}/calls", client.session().await);
-    let request = client.request("POST", &path).json(&bash(60_000));
-    let impatient = tokio::time::timeout(Duration::from_millis(500), request.send()).await;
-    assert!(impatient.is_err());
+    let impatient = tokio::spawn(client.request("POST", &path).json(&bash(60_000)).send());
+    until("it is submitted", Duration::from_secs(30), async || {
+        client.get("/v1/calls").await.expect(200)["data"] != json!([])
+    })
+    .await;
+    assert!(!impatient.is_finished());
+    impatient.abort();
+    until("its request is over", Duration::from_secs(30), async || {
+        app.metric("toolhost_http_requests_in_flight") == 0.0
+    })
+    .await;
     let mut worker = app.worker().await;
     worker.serve_sessions().await;
     let running = worker.claim().await;

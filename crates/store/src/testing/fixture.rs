@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use domain::policy::EffectiveLimits;
 use domain::{
-    CallId, Effect, OperatorContext, Principal, Scope, Session, SessionId, SizeClass, TenantContext, WorkerId,
+    CallId, Effect, HostId, OperatorContext, Principal, Scope, Session, SessionId, SizeClass, TenantContext,
+    WorkerId,
 };
 use serde_json::json;
 
@@ -26,6 +27,17 @@ pub async fn tenant(store: &Store, name: &str) -> Result<TenantContext> {
     let tenant = store.create_tenant(&operator(), new).await?;
     let principal = Principal { key_id: None, name: name.to_owned(), address: None, issuer: None };
     Ok(TenantContext::verified(tenant.id, principal, Scope::tenant_default(), vec![tenant.policy]))
+}
+
+/// A new worker on a host, whose lease outlives every test, as nobody renews it. A renewal makes it a usual one.
+pub async fn worker_on(store: &Store, host: HostId) -> Result<WorkerId> {
+    let worker = store.register_worker(host).await?.worker_id;
+    let mut conn = store.db().system("lengthen a lease").await?;
+    let lengthen =
+        "UPDATE workers SET lease_expires_at = clock_timestamp() + interval '1 hour' WHERE id = $1";
+    conn.execute(sqlx::query(lengthen).bind(worker.uuid())).await?;
+    conn.end().await?;
+    Ok(worker)
 }
 
 /// A small session with an hour to live.

@@ -14,6 +14,7 @@ mod wait;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -21,7 +22,7 @@ use tokio::sync::OnceCell;
 
 use cluster::Cluster;
 pub use cluster::Durability;
-pub use fixture::{admission, new_session, new_shell, operator, running_session, tenant};
+pub use fixture::{admission, new_session, new_shell, operator, running_session, tenant, worker_on};
 pub use pooler::Pooler;
 pub use wait::{until, until_some};
 
@@ -29,6 +30,8 @@ use crate::{DatabaseConfig, Store};
 
 static SHARED: OnceCell<Arc<Cluster>> = OnceCell::const_new();
 static DATABASES: AtomicU32 = AtomicU32::new(0);
+/// What is asked is answered, however slow the machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 static POOLERS: Mutex<Vec<Arc<Pooler>>> = Mutex::new(Vec::new());
 
 /// Columns go to the end of a table; who lists columns by name does not notice.
@@ -51,6 +54,7 @@ pub struct TestDatabase {
     cluster: Arc<Cluster>,
     name: String,
     pooler: Option<Arc<Pooler>>,
+    timeout: Duration,
 }
 
 impl TestDatabase {
@@ -72,7 +76,7 @@ impl TestDatabase {
         let create = format!("CREATE DATABASE {name} TEMPLATE {}", cluster::MIGRATED);
         connection.execute(AssertSqlSafe(create)).await.context("create database")?;
         connection.close().await?;
-        let mut database = Self { cluster, name, pooler: None };
+        let mut database = Self { cluster, name, pooler: None, timeout: TIMEOUT };
         // The template may be of another day.
         let today = "SELECT toolhost_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 1, 9)";
         let mut connection = database.superuser().await?;
@@ -101,16 +105,26 @@ impl TestDatabase {
         Ok(Self { pooler: Some(pooler), ..self })
     }
 
+    /// The same for stores that give up after so long: for a test in which the database goes away.
+    #[must_use]
+    pub fn impatient(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
     /// Where it is, as its superuser.
     #[must_use]
     pub fn url(&self) -> String {
         self.cluster.url(&self.name)
     }
 
-    /// A configuration with few connections and a short patience.
+    /// A configuration with few connections and much patience.
     #[must_use]
     pub fn config(&self) -> DatabaseConfig {
-        let config = DatabaseConfig { max_connections: 8, ..DatabaseConfig::new(self.url(), [7_u8; 32]) };
+        let config = DatabaseConfig {
+            max_connections: 8,
+            timeout: self.timeout,
+            ..DatabaseConfig::new(self.url(), [7_u8; 32])
+        };
         match &self.pooler {
             None => config,
             Some(pooler) => {

@@ -1,6 +1,7 @@
 //! A call's life: admission, claim, events, end; races and batches.
 
 use anyhow::{Context, Result, bail};
+use chrono::NaiveDate;
 use domain::call::Outcome;
 use domain::event::OutputPiece;
 use domain::{
@@ -9,8 +10,8 @@ use domain::{
 };
 use futures_util::future::join_all;
 use serde_json::json;
-use sqlx::Row;
-use store::testing::{TestDatabase, admission, running_session, tenant};
+use sqlx::{PgConnection, Row};
+use store::testing::{TestDatabase, admission, running_session, tenant, worker_on};
 use store::{
     Admitted, Announce, AuditFilter, CallChange, CallFilter, ClaimCursor, ClaimRequest, Fence, Idempotency,
     OutputOwner, Page, Store, StoreError, TenantTurn,
@@ -18,7 +19,12 @@ use store::{
 
 pub(crate) async fn worker(store: &Store) -> Result<WorkerId> {
     let host = store.register_host("host").await?;
-    Ok(store.register_worker(host).await?.worker_id)
+    worker_on(store, host).await
+}
+
+/// Today, for whom days are counted: what a test expects of them may be of the day before when it is another afterwards.
+pub(crate) async fn today(raw: &mut PgConnection) -> Result<NaiveDate> {
+    Ok(sqlx::query_scalar("SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date").fetch_one(raw).await?)
 }
 
 pub(crate) fn outcome(status: CallStatus) -> Outcome {

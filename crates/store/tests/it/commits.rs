@@ -15,13 +15,14 @@ use crate::calls::{outcome, output, started, worker};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Before each statement in the log: its process and its transaction.
 const PREFIX: &str = "<%p %v>";
-/// What a store does by itself: its clock is measured, marks of use are written, and it looks who else listens.
-const BY_ITSELF: [&str; 5] = [
+/// What a store does by itself: its clock is measured, marks of use are written, and it listens and looks who else does.
+const BY_ITSELF: [&str; 6] = [
     "SELECT clock_timestamp() AS now",
     "SET last_active_at",
     "SET last_used_at",
     "INSERT INTO stored_bytes",
     "pg_stat_activity",
+    "LISTEN ",
 ];
 
 /// A database of a server of its own that tells every statement.

@@ -196,12 +196,17 @@ async fn the_content_of_a_large_artifact_keeps_the_snapshot_awake() -> Result<()
         }
         pieces += 1;
         let spoke = sqlx::query(
-            "SELECT state_change::text AS at FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND datname = current_database() AND pid <> pg_backend_pid()",
+            "SELECT state_change::text AS at FROM pg_stat_activity WHERE state <> 'idle' AND xact_start IS NOT NULL AND datname = current_database() AND pid <> pg_backend_pid()",
         );
         for row in spoke.fetch_all(&mut raw).await? {
             spoke_at.insert(row.try_get::<String, _>("at")?);
         }
     }
-    ensure!(pieces > 24 && spoke_at.len() > 10, "{pieces} pieces, and it spoke {} times", spoke_at.len());
+    // Not with each piece: a look may come before it has spoken again, as some pieces are read ahead of it.
+    ensure!(
+        pieces > 24 && spoke_at.len() * 5 >= pieces,
+        "{pieces} pieces, and it spoke {} times",
+        spoke_at.len()
+    );
     Ok(())
 }

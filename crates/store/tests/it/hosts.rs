@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use domain::policy::EffectiveLimits;
 use domain::{HostId, SessionEndReason, SessionStatus, ShellId, StreamName, TenantStatus, WorkerId};
 use futures_util::future::join_all;
-use store::testing::{TestDatabase, new_session, operator, tenant};
+use store::testing::{TestDatabase, new_session, operator, tenant, worker_on};
 use store::{
     AuditFilter, CreatedSession, Fence, HostCapacity, HostOrder, HostShare, NewSession, NoRoom, OutputOwner,
     Page, Retention, SessionFence, SessionWish, Store, TenantRetention, WorkerRoom,
@@ -18,7 +18,7 @@ async fn host(store: &Store, name: &str, memory_mb: u64) -> Result<(HostId, Work
     let capacity =
         HostCapacity { memory_mb: Some(memory_mb), cpu_overcommit: 1.0, ..HostCapacity::default() };
     store.set_host_capacity(id, capacity).await?;
-    Ok((id, store.register_worker(id).await?.worker_id))
+    Ok((id, worker_on(store, id).await?))
 }
 
 fn limits() -> EffectiveLimits {

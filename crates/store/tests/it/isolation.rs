@@ -14,7 +14,7 @@ use store::{
     NewKey, OutputOwner, Page, SessionFence, SessionFilter, SessionPatch, StoreError,
 };
 
-use crate::calls::{outcome, output, queued, started, worker};
+use crate::calls::{outcome, output, queued, started, today, worker};
 use crate::wheels::made;
 
 #[tokio::test]
@@ -231,10 +231,12 @@ async fn a_dropped_future_never_leaves_its_tenant_behind() -> Result<()> {
         tenants.push((context, session.id));
     }
     let mut finished = 0;
+    // Follows what the machine takes, so that about half of them finish however fast it is.
+    let mut limit_us = 1_500_u64;
     for round in 0..ROUNDS {
         let (context, session) = tenants[round % 3].clone();
         let other = &tenants[(round + 1) % 3];
-        let patience = Duration::from_micros(rand::rng().random_range(0..1_500));
+        let patience = Duration::from_micros(rand::rng().random_range(0..limit_us));
         let acting = {
             let (store, context) = (store.clone(), context.clone());
             async move {
@@ -246,16 +248,19 @@ async fn a_dropped_future_never_leaves_its_tenant_behind() -> Result<()> {
                 }
             }
         };
-        if round % 2 == 0 {
+        let has_finished = if round % 2 == 0 {
             // Dropped in place …
-            finished += usize::from(tokio::time::timeout(patience, acting).await.is_ok());
+            tokio::time::timeout(patience, acting).await.is_ok()
         } else {
             // … or with its task.
             let task = tokio::spawn(acting);
             tokio::time::sleep(patience).await;
             task.abort();
-            finished += usize::from(task.await.is_ok());
-        }
+            task.await.is_ok()
+        };
+        finished += usize::from(has_finished);
+        let next_us = if has_finished { limit_us * 9 / 10 } else { limit_us * 11 / 10 };
+        limit_us = next_us.clamp(50, 1_000_000);
         match store.get_session(&other.0, session).await {
             Err(StoreError::NotFound { .. }) => {}
             answer => bail!("round {round}: {answer:?}"),
@@ -277,7 +282,7 @@ async fn a_dropped_future_never_leaves_its_tenant_behind() -> Result<()> {
     assert_eq!(broken, 0, "no connection was handed out inside a transaction");
     let mut superuser = database.superuser().await?;
     let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
-    until("no transaction is open", Duration::from_secs(5), async || {
+    until("no transaction is open", Duration::from_secs(60), async || {
         let row = sqlx::query(open).fetch_one(&mut superuser).await;
         row.expect("counts").get::<i64, _>(0) == 0
     })
@@ -321,7 +326,12 @@ async fn a_login_role_without_privileges_is_enough() -> Result<()> {
         .await?;
     assert_eq!(store.events(&context, call.id, 0, 9, 9).await?.events.len(), 3);
     assert_eq!(store.list_tenants(&operator(), Page::default()).await?.items.len(), 1);
+    let day = today(&mut superuser).await?;
     store.ensure_partitions(7).await?;
-    assert_eq!(store.ensure_partitions(8).await?, 3);
+    let made = store.ensure_partitions(8).await?;
+    // At midnight there is one more day to make.
+    if today(&mut superuser).await? == day {
+        assert_eq!(made, 3);
+    }
     Ok(())
 }

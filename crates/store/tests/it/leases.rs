@@ -5,7 +5,7 @@ use domain::limits::CALL_ATTEMPTS;
 use domain::{CallStatus, Code, EventBody, SessionEndReason, SessionStatus, WorkerId};
 use futures_util::future::join_all;
 use sqlx::PgConnection;
-use store::testing::{TestDatabase, running_session, tenant};
+use store::testing::{TestDatabase, running_session, tenant, worker_on};
 use store::{Announce, ClaimCursor, Fence, NewSandbox, SessionFence, Store, StoreError};
 
 use crate::calls::{claim, outcome, output, queued, started, worker};
@@ -304,7 +304,7 @@ async fn sandboxes_are_rows_before_and_after_they_are_containers() -> Result<()>
     let mut superuser = database.superuser().await?;
     let context = tenant(&store, "acme").await?;
     let host_id = store.register_host("host").await?;
-    let worker_id = store.register_worker(host_id).await?.worker_id;
+    let worker_id = worker_on(&store, host_id).await?;
     let session = running_session(&store, &context, worker_id).await?;
     let fence = SessionFence::of(&session).context("assigned")?;
     let new = NewSandbox {

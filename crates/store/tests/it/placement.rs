@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use domain::policy::EffectiveLimits;
 use domain::{HostId, SessionEndReason, SessionId, SessionStatus, TenantContext, WorkerId};
 use sqlx::PgConnection;
-use store::testing::{TestDatabase, new_session, tenant};
+use store::testing::{TestDatabase, new_session, tenant, worker_on};
 use store::{
     AuditFilter, CreatedSession, EngineState, HostCapacity, NewSession, NoRoom, Page, SessionWish, Store,
     WorkerRoom,
@@ -17,7 +17,7 @@ async fn host(store: &Store, name: &str, memory_mb: u64) -> Result<(HostId, Work
     let capacity =
         HostCapacity { memory_mb: Some(memory_mb), cpu_overcommit: 1.0, ..HostCapacity::default() };
     store.set_host_capacity(id, capacity).await?;
-    Ok((id, store.register_worker(id).await?.worker_id))
+    Ok((id, worker_on(store, id).await?))
 }
 
 async fn create(store: &Store, context: &TenantContext, new: NewSession) -> Result<CreatedSession> {
@@ -61,7 +61,7 @@ async fn sessions_go_where_an_engine_works_and_are_refused_when_none_could_take_
     let trail = store.list_audit(&context, &trail, Page::default()).await?;
     assert_eq!(trail.items[0].reason.as_deref(), Some("engine_unavailable"));
     // One of its kind is enough.
-    let beside = store.register_worker(large).await?.worker_id;
+    let beside = worker_on(&store, large).await?;
     assert_eq!(placed(&store, &context, sized(2_048)).await?.1, large);
     store.deregister_worker(beside).await?;
     store.set_worker_engine(of_small, EngineState::Down, None).await?;
@@ -108,7 +108,7 @@ async fn a_host_takes_no_more_sessions_than_its_workers_keep() -> Result<()> {
     }
     assert_eq!(refusal(&store, &context, new_session(None)).await?, NoRoom::Full);
     // Another worker of the host has room of its own, and one of the version before says nothing.
-    let beside = store.register_worker(id).await?.worker_id;
+    let beside = worker_on(&store, id).await?;
     store.set_worker_room(beside, room(Some(1))).await?;
     placed(&store, &context, new_session(None)).await?;
     assert_eq!(refusal(&store, &context, new_session(None)).await?, NoRoom::Full);

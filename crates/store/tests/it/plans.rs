@@ -3,7 +3,7 @@
 //! `auto_explain` writes the plan of every statement into the log of the test's own Postgres. Each question is asked often enough that a
 //! prepared statement may have been given its generic plan.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use chrono::TimeDelta;
 use domain::usage::Period;
 use domain::{CallId, CallStatus, Principal, Scope, SessionId, TenantContext, TenantId};
@@ -15,7 +15,7 @@ use store::{
     SessionFilter, Store, Trail, UsageGroup,
 };
 
-use crate::calls::{claim, outcome, output, queued, started, worker};
+use crate::calls::{claim, outcome, output, queued, started, today, worker};
 
 const PAST: &str = include_str!("../../../../tests/src/bin/toolhost-bench/measures/p11_past.sql");
 const CALLS: u32 = 20_000;
@@ -106,13 +106,20 @@ impl Past {
 
 /// The plans in a stretch of the log.
 fn plans(log: &str) -> Result<Vec<Value>> {
-    let parts = log.split("  plan:\n").skip(1);
-    parts
-        .map(|part| {
-            let plan = serde_json::Deserializer::from_str(part).into_iter().next().context("no plan")??;
-            Ok(plan)
-        })
-        .collect()
+    let mut plans = Vec::new();
+    let mut parts = log.split("  plan:\n").skip(1).peekable();
+    while let Some(part) = parts.next() {
+        let is_last = parts.peek().is_none();
+        match serde_json::Deserializer::from_str(part).into_iter::<Value>().next() {
+            Some(Ok(plan)) => plans.push(plan),
+            // What the store does by itself is just being written. What was asked for was written before it was answered.
+            None if is_last => {}
+            Some(Err(error)) if is_last && error.is_eof() => {}
+            Some(Err(error)) => return Err(error.into()),
+            None => bail!("no plan"),
+        }
+    }
+    Ok(plans)
 }
 
 /// Which relations a plan scans, and how.
@@ -276,13 +283,18 @@ async fn retention_drops_the_days_that_are_over_and_nothing_else() -> Result<()>
     let before: i64 = sqlx::query_scalar(days).fetch_one(&mut past.superuser).await?;
     ensure!(before >= 6, "the past has only {before} days");
     let retention = Retention { calls_days: 3, events_days: 2, output_days: 1 };
+    let day = today(&mut past.superuser).await?;
     let dropped = past.store.drop_old(retention).await?;
     ensure!(dropped.calls > 0 && dropped.events > dropped.calls, "{dropped:?}");
     let too_old = "SELECT count(*) FROM calls WHERE (created_at AT TIME ZONE 'UTC')::date < (now() AT TIME ZONE 'UTC')::date - 3";
-    assert_eq!(sqlx::query_scalar::<_, i64>(too_old).fetch_one(&mut past.superuser).await?, 0);
+    let too_old: i64 = sqlx::query_scalar(too_old).fetch_one(&mut past.superuser).await?;
     let kept: i64 = sqlx::query_scalar(days).fetch_one(&mut past.superuser).await?;
     ensure!((3..=4).contains(&kept) && kept < before, "{kept} of {before} days were kept");
-    assert_eq!(past.store.drop_old(retention).await?, Dropped::default(), "it is done");
+    let again = past.store.drop_old(retention).await?;
+    // At midnight one more day is over.
+    if today(&mut past.superuser).await? == day {
+        assert_eq!((too_old, again), (0, Dropped::default()), "it is done");
+    }
     let listed =
         past.store.list_calls(&past.context, &CallFilter::default(), Page { limit: 10, after: None }).await?;
     assert_eq!(listed.items.len(), 10);

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use domain::{CallStatus, Effect};
 use sqlx::Executor;
-use store::testing::{TestDatabase, admission, operator, running_session, tenant};
+use store::testing::{TestDatabase, admission, operator, running_session, tenant, worker_on};
 use store::{Admitted, NewSandbox, Restored};
 
 use crate::calls::{queued, started};
@@ -15,7 +15,7 @@ async fn a_dump_in_another_cluster_is_noticed_and_one_in_place_is_said() -> Resu
     let context = tenant(&store, "acme").await?;
     let host = store.register_host("here").await?;
     assert_eq!(store.live_sandboxes(host).await?.restored_at, None, "a new installation was not restored");
-    let worker = store.register_worker(host).await?.worker_id;
+    let worker = worker_on(&store, host).await?;
     let session = running_session(&store, &context, worker).await?;
     let new = NewSandbox {
         host_id: host,

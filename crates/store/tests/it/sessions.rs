@@ -14,7 +14,7 @@ use store::{
     SessionFence, SessionFilter, SessionPatch, SessionWish, ShellEnd, ShellLog, StoreError,
 };
 
-use crate::calls::{outcome, output, queued, started, worker};
+use crate::calls::{outcome, output, queued, started, today, worker};
 
 #[tokio::test]
 async fn the_limit_on_sessions_holds_when_all_come_at_once() -> Result<()> {
@@ -244,6 +244,8 @@ async fn pruned_history_says_so_and_the_call_still_says_how_it_ended() -> Result
     let database = TestDatabase::new().await?;
     let store = database.store().await?;
     let mut superuser = database.superuser().await?;
+    // Days of the template, which may have been made long ago.
+    store.drop_old(Retention::default()).await?;
     let context = tenant(&store, "acme").await?;
     let worker = worker(&store).await?;
     let session = running_session(&store, &context, worker).await?;
@@ -253,9 +255,13 @@ async fn pruned_history_says_so_and_the_call_still_says_how_it_ended() -> Result
         .finish_call(&fence, Announce::Started, vec![output(0, b"hi")], outcome(CallStatus::Succeeded))
         .await?;
     assert_eq!(store.drop_old(Retention::default()).await?, Dropped::default());
+    let day = today(&mut superuser).await?;
     store.ensure_partitions(7).await?;
-    assert_eq!(store.ensure_partitions(7).await?, 0, "they are there");
-    assert_eq!(store.ensure_partitions(9).await?, 6);
+    let made = (store.ensure_partitions(7).await?, store.ensure_partitions(9).await?);
+    // At midnight there is one more day to make.
+    if today(&mut superuser).await? == day {
+        assert_eq!(made, (0, 6), "the first are there");
+    }
     // As if a week had gone by.
     for parent in ["call_events", "output_chunks"] {
         sqlx::query("SELECT toolhost_drop_partitions($1, (now() AT TIME ZONE 'UTC')::date + 1)")

@@ -201,15 +201,8 @@ async fn files_are_reached_by_who_may_and_recorded() {
         );
 
         tenant.client.delete(&format!("/v1/sessions/{}", files.session)).await?.expect(202)?;
-        wait::until("its session has ended", async || {
-            let reply = files.get("a").await?;
-            if reply.status == 200 {
-                return Ok(false);
-            }
-            reply.problem(409, "session_ended")?;
-            Ok(true)
-        })
-        .await?;
+        wait::session(&tenant.client, &files.session, |session| session["status"] == "ended").await?;
+        files.get("a").await?.problem(409, "session_ended")?;
         files.ask("GET", "/list", &[], None).await?.problem(409, "session_ended")?;
         Ok(())
     })

@@ -156,11 +156,16 @@ async fn changes_of_files_are_told_by_any_process() {
         tenant.client.run(&files.session, "write_file", write).await?;
         files.printed("echo x >> beside; mv data/b.txt data/new/c.txt; rm -r data/new/deep; ln -s /etc data/out; touch data/end").await?;
         let told = deep.until("created", "/workspace/data/end").await?;
+        // The halves of a move are told as one unless the machine stands still between them.
+        let halves = ["deleted /workspace/data/b.txt", "created /workspace/data/new/c.txt"];
+        let whole = "moved /workspace/data/new/c.txt";
+        let (moved, others): (Vec<String>, Vec<String>) =
+            short(&told).into_iter().partition(|event| event == whole || halves.contains(&event.as_str()));
+        ensure!(moved == [whole] || moved == halves, "{told:#?}");
         ensure!(
-            short(&told)
+            others
                 == [
                     "created /workspace/data/b.txt",
-                    "moved /workspace/data/new/c.txt",
                     "deleted /workspace/data/new/deep/a.txt",
                     "deleted /workspace/data/new/deep",
                     "created /workspace/data/out",
@@ -168,7 +173,11 @@ async fn changes_of_files_are_told_by_any_process() {
                 ],
             "{told:#?}"
         );
-        ensure!(told[1].data["from"] == "/workspace/data/b.txt" && told[4].data["kind"] == "symlink", "{told:?}");
+        for event in &told {
+            let from = if event.event == "moved" { json!("/workspace/data/b.txt") } else { Value::Null };
+            ensure!(event.data["from"] == from, "{event:?}");
+        }
+        ensure!(told[told.len() - 2].data["kind"] == "symlink", "{told:?}");
         let told = flat.until("created", "/workspace/data/end").await?;
         ensure!(!short(&told).iter().any(|event| event.contains("deep/")), "{told:?}");
 

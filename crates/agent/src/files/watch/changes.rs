@@ -71,6 +71,9 @@ impl Changes {
 
     pub(super) fn push(&mut self, pending: Pending) {
         let key = (pending.watch, pending.name.clone());
+        if pending.is_directory && matches!(pending.what, What::Leaving { .. }) {
+            self.rename_below();
+        }
         match pending.what {
             What::Modified if self.fresh.contains(&key) => return,
             What::Created | What::Modified => self.fresh.insert(key),
@@ -95,6 +98,9 @@ impl Changes {
             |pending: &Pending| matches!(pending.what, What::Leaving { cookie: left, .. } if left == cookie);
         let at = self.queue.iter().rposition(is_it)?;
         self.fresh.remove(&(watch, name.to_vec()));
+        if self.queue[at].is_directory {
+            self.rename_below();
+        }
         let pending = &mut self.queue[at];
         self.bytes -= cost(pending);
         let from = std::mem::replace(&mut pending.path, path.to_vec());
@@ -104,6 +110,11 @@ impl Changes {
         (pending.watch, pending.name) = (watch, name.to_vec());
         self.bytes += cost(pending);
         Some(child)
+    }
+
+    /// A directory has another path from here on: what changes below it is told under that, whatever waits under the old one.
+    fn rename_below(&mut self) {
+        self.fresh.clear();
     }
 
     /// A directory is watched again, or still: that it left some place ends nothing.
@@ -170,6 +181,23 @@ mod tests {
         assert_eq!(told, [What::Created, What::Deleted, What::Created]);
         changes.push(pending(What::Modified, "a"));
         assert!(changes.pop().is_some(), "what was told may happen again");
+        assert_eq!((changes.bytes, changes.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn what_changes_across_the_move_of_its_directory_is_told_on_both_sides_of_it() {
+        let mut changes = Changes::default();
+        let below = |path: &str| Pending { path: path.into(), ..pending(What::Modified, "z") };
+        let leaving = What::Leaving { cookie: 1, since: Instant::now(), child: Some(7) };
+        changes.push(below("d/z"));
+        changes.push(Pending { watch: 2, is_directory: true, ..pending(leaving, "d") });
+        changes.push(below("d/z"));
+        assert_eq!(changes.arrive(1, b"e", 2, b"e"), Some(Some(7)));
+        for _ in 0..2 {
+            changes.push(below("e/z"));
+        }
+        let told: Vec<_> = std::iter::from_fn(|| changes.pop()).map(|change| change.path).collect();
+        assert_eq!(told, [&b"d/z"[..], b"e", b"d/z", b"e/z"]);
         assert_eq!((changes.bytes, changes.is_empty()), (0, true));
     }
 
