@@ -382,6 +382,7 @@ pub fn still_there(folder: &str, text: &str) -> Vec<String> {
         if left.is_empty() || Instant::now() >= deadline {
             return left;
         }
+        // Neither says when it goes: the engine's helpers are not this process's children, and mounts are the kernel's.
         std::thread::sleep(Duration::from_millis(50));
     }
 }

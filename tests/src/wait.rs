@@ -1,8 +1,9 @@
 //! Waiting for what has no event of its own: asks again until it is so, with a bound that only a hang reaches.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::Client;
@@ -29,13 +30,15 @@ pub async fn until<F: Future<Output = Result<bool>>>(what: &str, ask: impl Fn() 
 /// When it cannot be read or does not become so.
 pub async fn session(client: &Client, session_id: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
     let path = format!("/v1/sessions/{session_id}");
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let last = Mutex::new(Value::Null);
+    let became = until("the session becomes so", || async {
         let session = client.get(&path).await?.expect(200)?;
-        if wanted(&session) {
-            return Ok(session);
-        }
-        ensure!(Instant::now() < deadline, "the session did not become so: {session:#}");
-        tokio::time::sleep(PAUSE).await;
-    }
+        let is_so = wanted(&session);
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = session;
+        Ok(is_so)
+    });
+    let became = became.await;
+    let last = last.into_inner().unwrap_or_else(PoisonError::into_inner);
+    became.with_context(|| format!("{last:#}"))?;
+    Ok(last)
 }

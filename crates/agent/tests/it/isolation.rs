@@ -67,7 +67,7 @@ fn a_tool_can_neither_signal_nor_trace_nor_reach_the_agent() {
     std::fs::write(sandbox.workspace().join("attack.py"), ATTACK).expect("writes");
     // Nothing may start beside the attack: a process that is still root when it is found and the tool's own when it is attacked
     // proves nothing. So the next shell waits already, and is not taken.
-    while worker.status().processes < 1 {}
+    worker.until_a_shell_waits();
     let ended = worker.run(argv(&["sh", "-c", "python3 attack.py; cat /proc/1/cmdline | tr '\\0' ' '"]));
     assert_eq!(ended.stdout(), "succeeded: []\n/.toolhost/agent ", "{}", ended.stderr());
     assert_eq!(worker.sh("kill -9 -1; echo alive").exit().signal, None);

@@ -69,8 +69,7 @@ fn warm_new_and_plain_bash_behave_alike() {
     for command in COMMANDS {
         let plain = shape(&cold.run(argv(&["bash", "-c", command])));
         assert_eq!(shape(&cold.sh(command)), plain, "new shell: {command}");
-        // The shell that waits for it.
-        while warm.status().processes < 1 {}
+        warm.until_a_shell_waits();
         let ended = warm.sh(command);
         served_warm += usize::from(ended.is_warm());
         assert_eq!(shape(&ended), plain, "warm shell: {command}");

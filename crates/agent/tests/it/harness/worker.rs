@@ -190,6 +190,11 @@ impl Worker {
         ended
     }
 
+    /// Until the shell that waits for the next command is there: the agent counts what has executed a program.
+    pub(crate) fn until_a_shell_waits(&mut self) {
+        while self.status().processes < 1 {}
+    }
+
     /// Runs a command under this key past its deadline, which comes once the command has said this. What it says behind that is in
     /// the end.
     pub(crate) fn run_past_deadline(&mut self, key: &OperationKey, spec: ExecSpec, said: &str) -> Ended {
